@@ -18,10 +18,11 @@ from engine.machine.remote.limits import limits_of
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.errors import ReadError, WriteError
 from engine.reading import store
-from engine.reading.backends import Backend, backend_for, by_model
+from engine.reading.backends import Backend, backend_for
 from engine.reading.costs import ReadingCosts, UnitResult, add_counters, set_wanted, share_costs
 from engine.reading.local import USER_ERRORS, Local
 from engine.reading.plan import MadePlans, ReadPlan, Unit
+from engine.reading.protocol import ReaderSpec
 from engine.sources.io.folders import Folder
 from engine.sources.queries.buckets import BUCKETS
 
@@ -98,11 +99,10 @@ class Readers:
 
     def __init__(self, jobs: Sequence[Job], context: Context, *, keeps: bool) -> None:
         self.context, self.reads, self._keeps = context, tuple(map(JobReads, jobs)), keeps
-        self.groups = (
-            [[reads] for reads in self.reads]
-            if context.executor
-            else by_model(self.reads, lambda reads: reads.job.spec)
-        )
+        groups: defaultdict[object, list[JobReads]] = defaultdict(list)
+        for reads in self.reads:  # a program reads for each job by itself
+            groups[id(reads) if context.executor else reads.job.spec.model].append(reads)
+        self.groups = list(groups.values())
         self._kept: tuple[Backend, PoolTotals] | None = None
 
     def plans(
@@ -212,10 +212,11 @@ def check_readers(
 ) -> None:
     """Refuse readers and pools that cannot be, and folders that nodes do not share; where Ray reads, it was started."""
     for settings in conditions:
-        jobs = specify_jobs(settings.resolved.roles, settings, on_event=on_event)
-        for group in by_model(jobs, lambda job: job.spec):
-            specs = [job.spec for job in group]
-            backend_for(settings.running.pool(), Local(specs, [None] * len(specs)), folders=folders)
+        specs: dict[object, ReaderSpec] = {}
+        for job in specify_jobs(settings.resolved.roles, settings, on_event=on_event):
+            specs.setdefault(job.spec.model, job.spec)
+        for spec in specs.values():
+            backend_for(settings.running.pool(), Local([spec], [None]), folders=folders)
 
 
 def failures_of(all_reads: Sequence[JobReads], shard: int) -> Failures:

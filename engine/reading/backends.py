@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import polars as pl
 
@@ -19,7 +19,6 @@ from engine.reading.protocol import UNNAMED, ReaderSpec
 from engine.sources.io.folders import Folder
 
 Progress = Callable[[int, int], None]
-Read = TypeVar("Read")
 
 
 class Backend(Protocol):
@@ -71,8 +70,7 @@ def backend_for(
         from engine.reading.remote.run import Requests
 
         return Requests(local)
-    for spec in local.specs:
-        require_gpus_used(settings, spec.name, spec.gpus)
+    require_gpus_used(settings, first.name, first.gpus)
     if reads_here(settings, first):
         # Functions take as much at a time as GPUs do: most have a GPU, or a server, behind them.
         local.alone = first.function is not None
@@ -120,11 +118,3 @@ def read_by(spec: ReaderSpec, executor: Executor | None) -> ReaderSpec:
     """The specification of the reader, or of the executor that stands in for it, whose fingerprint differs."""
     name = executor.name if isinstance(executor, NamedExecutor) else UNNAMED
     return replace(spec, executor=name if executor else "")
-
-
-def by_model(items: Iterable[Read], spec_of: Callable[[Read], ReaderSpec]) -> list[list[Read]]:
-    """Items in groups whose readers share a model, in the order of the first of each."""
-    groups: dict[tuple[object, ...], list[Read]] = {}
-    for item in items:
-        groups.setdefault(spec_of(item).model, []).append(item)
-    return list(groups.values())
