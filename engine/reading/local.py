@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 import polars as pl
@@ -48,6 +48,7 @@ Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitRes
 USER_ERRORS = (InputError, WriteError, ReadError)
 
 
+@dataclass(eq=False)
 class Local:
     """Reads in this process, with models or functions that are hosted here; each is loaded for its first unit.
 
@@ -57,21 +58,18 @@ class Local:
         executor: reads in the place of the reader.
     """
 
+    specs: Sequence[ReaderSpec]
+    places: Sequence[Folder | None]
+    bounds: ApiSettings = field(default_factory=ApiSettings)
+    executor: Executor | None = None
+
     actors, gpu, alone, on_ray = 1, False, False, False
     bounds_itself = False
 
-    def __init__(
-        self,
-        specs: Sequence[ReaderSpec],
-        places: Sequence[Folder | None],
-        bounds: ApiSettings | None = None,
-        executor: Executor | None = None,
-    ) -> None:
-        self.specs, self.places, self.bounds = specs, places, bounds or ApiSettings()
-        self.executor = executor
+    def __post_init__(self) -> None:
         self.worker = f"process {os.getpid()}"
         self.readers: dict[int, Reader] = {}  # that are loaded, by their roles
-        self._versions = versions(specs)
+        self._versions = versions(self.specs)
         self._told: defaultdict[int, set[str]] = defaultdict(set)
         # Roles whose readers have done a read, and those of which a call raised.
         self._proven, self._failed = set[int](), set[int]()
@@ -95,53 +93,72 @@ class Local:
     def read(self, plans: Plans) -> Iterator[UnitResult]:
         """As ``Backend.read``, in the order of the shards."""
         size, seconds = [0] * len(self.specs), [0.0] * len(self.specs)
+
+        def pace_of(_: int, role: int) -> float | None:
+            return size[role] / seconds[role] if seconds[role] else None
+
         for shard in plans.shards:
             made = [plans(shard, role) for role in range(len(self.specs))]
-            units: list[Unit] = []
-            left = 0
+            units, offset = list[Unit](), 0
             for role, plan in enumerate(made):
                 if plan.reads.is_empty():
                     yield UnitResult.without_reads(plan)
-                pace = size[role] / seconds[role] if seconds[role] else None
-                for unit in plan.units(lambda _, pace=pace: pace):  # type: ignore[misc]
-                    units.append(Unit(len(units), left + unit.offset, unit.length, role))
-                left += plan.reads.height
+                units += plan.units(pace_of, number=len(units), offset=offset)
+                offset += plan.reads.height
                 size[role] += plan.size
-            if not units:
-                continue
-            limits_of(self.bounds).see(1)
-            if not self.bounds_itself:  # before a reader is loaded, or a program called
-                limits_of(self.bounds).require()
-            whole = pl.concat([plan.reads for plan in made])
-            results = self._results(made, whole, self.run(whole, units))
-            for result in self._committed(results):
+            for result in self._read_units(made, units) if units else ():
                 seconds[result.plan.role] += result.seconds
-                left -= result.done
                 yield result
-            if left:
-                raise ReadError(f"{left} reads were lost on the way; run again")
+
+    def _read_units(self, made: Sequence[ReadPlan], units: Sequence[Unit]) -> Iterator[UnitResult]:
+        """Read the units of a shard's plans; none is begun that would pass a bound.
+
+        Each is committed in a thread while the next one is read, whatever ends the reading.
+        """
+        limits, whole = limits_of(self.bounds), pl.concat([plan.reads for plan in made])
+        left, waiting = whole.height, deque[Future[UnitResult]]()
+        # Requests and programs go on meanwhile by themselves.
+        most_waiting = 0 if self.bounds_itself or self.executor else 1
+        limits.see(1)
+        if not self.bounds_itself:  # before a reader is loaded, or a program called
+            limits.require()
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                for result in self.run(whole, units):
+                    unit = result.unit
+                    limits.took.append(result.seconds)
+                    reads = whole.slice(unit.offset, unit.length)
+                    planned = result.planned(made[unit.reader], reads)
+                    waiting.append(thread.submit(self.commit, planned))
+                    if len(waiting) > most_waiting:
+                        yield waiting.popleft().result()
+                    left -= unit.length
+                    if left and not self.bounds_itself:
+                        limits.require()
+            except Exception:  # after what was read before it
+                yield from (future.result() for future in waiting)
+                raise
+            yield from (future.result() for future in waiting)
+        if left:
+            raise ReadError(f"{left} reads were lost on the way; run again")
 
     def run(self, plan: pl.DataFrame, units: Sequence[Unit]) -> Iterator[UnitResult]:
         """Read the units of a plan, of all readers together, in order; one is started while another is read."""
         if self.executor is not None:
             spec = self.specs[0]
-            results = self.executor(plan, units, spec)
-            # Thoughts are taken off as of all readers' texts.
-            return (replace(r, outputs=given(r.outputs, rule_of(spec))) for r in results)
+            for result in self.executor(plan, units, spec):
+                # Thoughts are taken off as of all readers' texts.
+                yield replace(result, outputs=given(result.outputs, rule_of(spec)))
+            return
         for role in {unit.reader for unit in units}:
             self.reader(role)  # in the thread that reads
 
-        def started() -> Iterator[tuple[Unit, list[list[str]], Finish]]:
-            for unit in units:
-                inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
-                yield unit, inputs, start(self.reader(unit.reader), inputs)
+        def started(unit: Unit) -> Callable[[], UnitResult]:
+            inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
+            return partial(self.read_unit, unit, inputs, start(self.reader(unit.reader), inputs))
 
-        def done() -> Iterator[UnitResult]:
-            # No generator expression: an error that it raises keeps its source, whose thread then ends late.
-            for unit, inputs, finish in ahead(started()):
-                yield self.read_unit(unit, inputs, finish)
-
-        return done()
+        for finish in ahead(map(started, units)):
+            yield finish()
 
     def read_unit(
         self, unit: Unit, inputs: Sequence[Sequence[str]], finish: Finish | None = None
@@ -178,17 +195,11 @@ class Local:
             refuse_alike(outputs, only_memory=True)
         if any(output.failure is None for output in outputs):
             self._proven.add(role)
-        stats = reader.stats
-        ahead_of_turn = (stats.nanoseconds_ahead - before.nanoseconds_ahead) / 1e9
-        return UnitResult(
-            unit,
-            outputs,
-            self.worker,
-            time.perf_counter() - start - ahead_of_turn,
-            asdict(stats),
-            stats.prompt_tokens - before.prompt_tokens,
-            stats.padded_tokens - before.padded_tokens,
-        )
+        stats, seconds = reader.stats, time.perf_counter() - start
+        seconds -= (stats.nanoseconds_ahead - before.nanoseconds_ahead) / 1e9
+        computed = stats.prompt_tokens - before.prompt_tokens
+        padded = stats.padded_tokens - before.padded_tokens
+        return UnitResult(unit, outputs, self.worker, seconds, asdict(stats), computed, padded)
 
     def commit(self, result: UnitResult) -> UnitResult:
         """Put the outputs of a unit into the store of their reader, if it has one."""
@@ -201,39 +212,6 @@ class Local:
             self._told[role].add(record)
         file = store.add(place, spec.fingerprint, result.reads, span=result.plan.span)
         return replace(result, file=file)
-
-    def _committed(self, results: Iterator[UnitResult]) -> Iterator[UnitResult]:
-        """Commit units, each in a thread while the next one is read, whatever ends the reading."""
-        if self.bounds_itself or self.executor:  # these go on meanwhile by themselves
-            yield from map(self.commit, results)
-            return
-        waiting: deque[Future[UnitResult]] = deque()
-        fault: Exception | None = None
-        with ThreadPoolExecutor(1) as thread:
-            try:
-                for result in results:
-                    waiting.append(thread.submit(self.commit, result))
-                    if len(waiting) > 1:
-                        yield waiting.popleft().result()
-            except Exception as error:  # after what was read before it
-                fault = error
-            while waiting:
-                yield waiting.popleft().result()
-        if fault is not None:
-            raise fault
-
-    def _results(
-        self, made: Sequence[ReadPlan], whole: pl.DataFrame, results: Iterator[UnitResult]
-    ) -> Iterator[UnitResult]:
-        """The results of the units of a shard's plans; none is begun that would pass a bound."""
-        limits, left = limits_of(self.bounds), whole.height
-        for result in results:
-            unit = result.unit
-            limits.took.append(result.seconds)
-            yield result.planned(made[unit.reader], whole.slice(unit.offset, unit.length))
-            left -= unit.length
-            if left and not self.bounds_itself:
-                limits.require()
 
 
 def start(reader: Reader, inputs: Sequence[Sequence[str]]) -> Callable[[], list[ReadOutput]]:

@@ -33,8 +33,8 @@ UNIT_SECONDS = 4.75
 # second: a driver has some 60 to 100 done in a second by a core.
 _SLOWEST, _UNITS_A_SECOND = 1 / 8, 40.0
 
-# The pace for which the unit of a number is cut, in sizes a second; None where it is unknown.
-PaceOf = Callable[[int], float | None]
+# The pace for which a unit is cut, by its number and role, in sizes a second; None where it is unknown.
+PaceOf = Callable[[int, int], float | None]
 WANTED: tables.Schema = {
     READ_KEY: pl.String(),
     QUERY_ID: pl.String(),
@@ -42,7 +42,8 @@ WANTED: tables.Schema = {
     INPUTS: pl.List(pl.String()),
 }
 OUTPUT_COLUMNS: tables.Schema = {
-    one.name: (tables.READS | {FAILURE: pl.String()})[one.name] for one in fields(ReadOutput)
+    column.name: (tables.READS | {FAILURE: pl.String()})[column.name]
+    for column in fields(ReadOutput)
 }
 
 
@@ -81,16 +82,13 @@ def wanted_reads(
     """
     texts = dict(queries.select(QUERY_ID, QUERY).iter_rows())
     passages = {row[0]: row[1:] for row in corpus.select(DOC_ID, TITLE, TEXT).iter_rows()}
-
-    def rows() -> Iterator[tuple[str, str, list[str], list[str]]]:
-        for query_id, doc_ids in lists.select(QUERY_ID, DOC_IDS).iter_rows():
-            rendered = prompt.render(texts[query_id], [passages[doc_id] for doc_id in doc_ids])
-            own = [()] if targets is None else [(text,) for text in targets[query_id]]
-            for target in own:
-                inputs = [*rendered, *target]
-                yield read_key(fingerprint, inputs), query_id, doc_ids, inputs
-
-    return pl.DataFrame(list(rows()), schema=WANTED, orient="row")
+    rows = []
+    for query_id, doc_ids in lists.select(QUERY_ID, DOC_IDS).iter_rows():
+        rendered = prompt.render(texts[query_id], [passages[doc_id] for doc_id in doc_ids])
+        for target in [()] if targets is None else [(text,) for text in targets[query_id]]:
+            inputs = [*rendered, *target]
+            rows.append((read_key(fingerprint, inputs), query_id, doc_ids, inputs))
+    return pl.DataFrame(rows, schema=WANTED, orient="row")
 
 
 def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
@@ -109,10 +107,8 @@ def answered(wanted: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
 
 def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:
     """The outputs of reads as a table with the columns ``OUTPUT_COLUMNS``, one row each."""
-    return pl.DataFrame(
-        {name: [getattr(output, name) for output in outputs] for name in OUTPUT_COLUMNS},
-        schema=OUTPUT_COLUMNS,
-    )
+    columns = {name: [getattr(output, name) for output in outputs] for name in OUTPUT_COLUMNS}
+    return pl.DataFrame(columns, schema=OUTPUT_COLUMNS)
 
 
 def longest_first(missing: pl.DataFrame, spec: ReaderSpec) -> pl.DataFrame:
@@ -122,24 +118,18 @@ def longest_first(missing: pl.DataFrame, spec: ReaderSpec) -> pl.DataFrame:
     inputs; else reads that begin with the same passage, some at a time. The largest group comes first, so that no
     actor waits for a long one at the end. The order depends on the reads alone.
     """
-    lead = len(spec.shared_prefix)
+    lead, inputs = len(spec.shared_prefix), pl.col(INPUTS).list
     # A quarter of the characters beyond the shared prefix: texts are tokenized once, by their reader.
-    sizes = [max(1, (sum(map(len, texts)) - lead) // 4) for texts in missing[INPUTS].to_list()]
-    shared = bool((missing[INPUTS].list.len() > 1).any())
-    begins = pl.col(INPUTS).list.first().str.slice(lead, _ALIKE)
-    group = pl.col(QUERY_ID)
-    if not shared:
-        many = pl.int_range(pl.len()).over(begins, order_by=READ_KEY) // _TOGETHER
-        group = pl.struct(begins.alias("begins"), many.alias("part")).hash().cast(pl.String)
-    return (
-        missing.with_columns(pl.Series(SIZE, sizes, dtype=pl.Int64), group.alias(GROUP))
-        .with_columns(
-            pl.col(SIZE).sum().over(GROUP).alias("_of_group"),
-            pl.col(READ_KEY).min().over(GROUP).alias("_first"),
-        )
-        .sort("_of_group", "_first", SIZE, READ_KEY, descending=[True, False, True, False])
-        .drop("_of_group", "_first")
+    size = ((inputs.join("").str.len_chars().cast(pl.Int64) - lead) // 4).clip(1)
+    begins = inputs.first().str.slice(lead, _ALIKE)
+    part = pl.int_range(pl.len()).over(begins, order_by=READ_KEY) // _TOGETHER
+    alike = pl.struct(begins.alias("begins"), part.alias("part")).hash().cast(pl.String)
+    several = bool((missing[INPUTS].list.len() > 1).any())
+    plan = missing.with_columns(
+        size.alias(SIZE), (pl.col(QUERY_ID) if several else alike).alias(GROUP)
     )
+    of_group = pl.col(SIZE).sum().over(GROUP), pl.col(READ_KEY).min().over(GROUP)
+    return plan.sort(*of_group, SIZE, READ_KEY, descending=[True, False, True, False])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,28 +186,28 @@ class ReadPlan:
             return self.first
         return max(1, min(self.most, max(self.least, int(pace * UNIT_SECONDS))))
 
-    def units(self, pace_of: PaceOf = lambda _: None) -> Iterator[Unit]:
-        """Its units, each cut when it is asked for: at least one group, and else at most ``unit_size`` at its pace.
+    def units(
+        self, pace_of: PaceOf = lambda number, role: None, *, number: int = 0, offset: int = 0
+    ) -> Iterator[Unit]:
+        """Its units, the first with this number and offset; each is cut when it is asked for.
 
-        Where several actors share them, each unit is at most a part of what is left, so that actors of different
-        speed end together (guided self-scheduling: Polychronopoulos & Kuck 1987).
+        A unit has at least one group, and else at most ``unit_size`` at its pace. Where several actors share them, it is
+        at most a part of what is left, so that actors of different speed end together (guided self-scheduling:
+        Polychronopoulos & Kuck 1987).
         """
-        groups = self.reads.group_by(GROUP, maintain_order=True).agg(
-            pl.len().alias("reads"), pl.col(SIZE).sum()
-        )
-        left = self.behind + int(groups[SIZE].sum())
-        number, offset, filled, length, most = 0, 0, 0, 0, 0
-        for reads, tokens in groups.select("reads", SIZE).iter_rows():
+        groups = self.reads.group_by(GROUP, maintain_order=True).agg(pl.len(), pl.col(SIZE).sum())
+        left, filled, length, most = self.behind + self.size, 0, 0, 0
+        for _, reads, tokens in groups.iter_rows():
             share = max(_LEAST, most // _SMALLEST, left // (_SHARE * self.sharing))
             if length and filled + tokens > (most if self.sharing == 1 else min(most, share)):
-                yield Unit(number, offset, length)
+                yield Unit(number, offset, length, self.role)
                 left -= filled
                 number, offset, filled, length = number + 1, offset + length, 0, 0
             if not length:
-                most = self.unit_size(pace_of(number))
+                most = self.unit_size(pace_of(number, self.role))
             filled, length = filled + tokens, length + reads
         if length:
-            yield Unit(number, offset, length)
+            yield Unit(number, offset, length, self.role)
 
 
 class Plans(Protocol):
@@ -271,6 +261,5 @@ def shared_pace(paces: Sequence[float], actors: int = 0) -> float | None:
     """
     if not paces:
         return None
-    together = sum(paces) * max(1.0, actors / len(paces))
-    slowest = max(min(paces), sum(paces) / len(paces) * _SLOWEST)
-    return max(slowest, together / (_UNITS_A_SECOND * UNIT_SECONDS))
+    mean, actors = sum(paces) / len(paces), max(actors, len(paces))
+    return max(min(paces), mean * _SLOWEST, mean * actors / (_UNITS_A_SECOND * UNIT_SECONDS))

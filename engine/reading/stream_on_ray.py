@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 import polars as pl
@@ -190,14 +189,14 @@ def _plan_batch(batch: pa.Table, plans: Any, ledger: Any) -> Iterator[pa.Table]:
     attempts = Attempts(ledger)
     for asked in batch.to_pylist():
         shard, role, number = asked["shard"], asked["role"], asked["number"]
-        planning, pace_of = planning_of(number), partial(attempts.hand_over, role=role)
+        planning = planning_of(number)
         try:
-            pace_of(number * NUMBERS)
+            attempts.hand_over(number * NUMBERS, role)
             if not attempts.enter(planning, new_attempt(), _PLANNING_DEATHS):
                 raise ReadError(f"shard {shard} cannot be planned: {_DIED}")
             plan = _unpickled(plans)(shard, role)
             attempts.leave(planning)
-            for row in unit_rows(plan, number, pace_of):
+            for row in unit_rows(plan, number, attempts.hand_over):
                 yield pa.table({"unit": [pickle.dumps(row)]}, schema=_UNIT)
         except USER_ERRORS as error:
             yield pa.table({"unit": [pickle.dumps(error)]}, schema=_UNIT)
@@ -222,16 +221,14 @@ def unit_rows(
     another would be pickled with all of it; None where there is nothing to read.
     """
     needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS)
-    before, unit = number * NUMBERS, None
-    for unit in plan.units(lambda of_plan: pace_of(before + of_plan)):
-        content, rows = io.BytesIO(), (unit.offset, unit.length)
+    first, unit = number * NUMBERS, None
+    for unit in plan.units(pace_of, number=first, offset=first):
+        content, rows = io.BytesIO(), (unit.offset - first, unit.length)
         # Newer layouts of texts would be written with all texts of the table that this is a slice of.
         needed.slice(*rows).write_ipc_stream(content, compat_level=pl.CompatLevel.oldest())
-        numbered = Unit(before + unit.number, before + unit.offset, unit.length, plan.role)
-        size = int(plan.reads[SIZE].slice(*rows).sum())
-        yield plan.head, numbered, size, content.getvalue()
+        yield plan.head, unit, int(plan.reads[SIZE].slice(*rows).sum()), content.getvalue()
     if unit is None:
-        yield plan.head, Unit(before, before, 0, plan.role), 0, None
+        yield plan.head, Unit(first, first, 0, plan.role), 0, None
 
 
 class _Actor:

@@ -359,7 +359,7 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     work, job = work_of(tmp_path, place, 10_000)
 
     def planned(planner, pace=None):
-        return list(unit_rows(planner(0, 0), 0, lambda _: pace))
+        return list(unit_rows(planner(0, 0), 0, lambda *_: pace))
 
     def do_first(rows):
         next(Local([job.spec], [place]).read(MadePlans([planned_again(rows[0])])))

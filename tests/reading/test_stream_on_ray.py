@@ -442,7 +442,7 @@ def test_a_unit_travels_with_its_own_prompts_alone():
         }
     )
     shard_plan = ReadPlan(reads=plan, wanted=reads, first=10, most=10, span=(0, 1))
-    rows = list(unit_rows(shard_plan, 0, lambda _: None))
+    rows = list(unit_rows(shard_plan, 0, lambda *_: None))
     assert len(rows) == 100
     # 10 prompts of 700 characters, their keys, and what the formats add.
     assert max(len(pickle.dumps(row)) for row in rows) < 13_000
