@@ -214,7 +214,7 @@ class Local:
         return replace(result, file=file)
 
 
-def start(reader: Reader, inputs: Sequence[Sequence[str]]) -> Callable[[], list[ReadOutput]]:
+def start(reader: Reader, inputs: Sequence[Sequence[str]]) -> Finish:
     """Prepare reads, as far as the reader does that apart; its errors are raised when they are done."""
     if isinstance(reader, StartingReader):
         with suppress(Exception):

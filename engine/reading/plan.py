@@ -41,10 +41,8 @@ WANTED: tables.Schema = {
     DOC_IDS: pl.List(pl.String()),
     INPUTS: pl.List(pl.String()),
 }
-OUTPUT_COLUMNS: tables.Schema = {
-    column.name: (tables.READS | {FAILURE: pl.String()})[column.name]
-    for column in fields(ReadOutput)
-}
+_KNOWN = tables.READS | {FAILURE: pl.String()}
+OUTPUT_COLUMNS: tables.Schema = {column.name: _KNOWN[column.name] for column in fields(ReadOutput)}
 
 
 @dataclass(frozen=True)
@@ -124,10 +122,8 @@ def longest_first(missing: pl.DataFrame, spec: ReaderSpec) -> pl.DataFrame:
     begins = inputs.first().str.slice(lead, _ALIKE)
     part = pl.int_range(pl.len()).over(begins, order_by=READ_KEY) // _TOGETHER
     alike = pl.struct(begins.alias("begins"), part.alias("part")).hash().cast(pl.String)
-    several = bool((missing[INPUTS].list.len() > 1).any())
-    plan = missing.with_columns(
-        size.alias(SIZE), (pl.col(QUERY_ID) if several else alike).alias(GROUP)
-    )
+    group = pl.col(QUERY_ID) if (missing[INPUTS].list.len() > 1).any() else alike
+    plan = missing.with_columns(size.alias(SIZE), group.alias(GROUP))
     of_group = pl.col(SIZE).sum().over(GROUP), pl.col(READ_KEY).min().over(GROUP)
     return plan.sort(*of_group, SIZE, READ_KEY, descending=[True, False, True, False])
 

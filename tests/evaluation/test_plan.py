@@ -359,7 +359,7 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     work, job = work_of(tmp_path, place, 10_000)
 
     def planned(planner, pace=None):
-        return list(unit_rows(planner(0, 0), 0, lambda *_: pace))
+        return list(unit_rows(planner(0, 0), 0, lambda number, role: pace))
 
     def do_first(rows):
         next(Local([job.spec], [place]).read(MadePlans([planned_again(rows[0])])))
@@ -375,7 +375,7 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     names = store.listing(place, job.spec.fingerprint).names
     store.compact(place, job.spec.fingerprint, names, (0, BUCKETS))
     assert len(names) == 2
-    assert planned(planner) == first
+    assert [row[1:] for row in planned(planner)] == [row[1:] for row in first]  # without heads
     # Another pass over the shards plans anew: fewer and larger units, without the reads of two.
     later = planned(plans_of(work, job, [0]), 1e9)
     assert 1 <= len(later) < len(first) - 1
