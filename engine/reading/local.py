@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import polars as pl
@@ -48,7 +48,6 @@ Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitRes
 USER_ERRORS = (InputError, WriteError, ReadError)
 
 
-@dataclass(eq=False)
 class Local:
     """Reads in this process, with models or functions that are hosted here; each is loaded for its first unit.
 
@@ -58,18 +57,21 @@ class Local:
         executor: reads in the place of the reader.
     """
 
-    specs: Sequence[ReaderSpec]
-    places: Sequence[Folder | None]
-    bounds: ApiSettings = field(default_factory=ApiSettings)
-    executor: Executor | None = None
-
     actors, gpu, alone, on_ray = 1, False, False, False
     bounds_itself = False
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        specs: Sequence[ReaderSpec],
+        places: Sequence[Folder | None],
+        bounds: ApiSettings | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        self.specs, self.places, self.bounds = specs, places, bounds or ApiSettings()
+        self.executor = executor
         self.worker = f"process {os.getpid()}"
         self.readers: dict[int, Reader] = {}  # that are loaded, by their roles
-        self._versions = versions(self.specs)
+        self._versions = versions(specs)
         self._told: defaultdict[int, set[str]] = defaultdict(set)
         # Roles whose readers have done a read, and those of which a call raised.
         self._proven, self._failed = set[int](), set[int]()
