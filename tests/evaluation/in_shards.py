@@ -24,8 +24,6 @@ from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.sources.io.folders import folder_at
 from tests.tables import table_files
 
-FEW = {"annotators": ("erag",), "measures": "P@3"}
-
 
 def answering():
     """What answers, within a function: by value, since workers lack this module."""
@@ -63,10 +61,8 @@ def scripted(monkeypatch):
     monkeypatch.setattr(readers, "load", lambda spec: (load if spec.function else Scripted)(spec))
 
 
-ASKED = {
-    "runs": [["one"], ["three"]],
-    "drawn": {"probability": 0.5, "design": {"strata": {"all": 30}, "queries": 40}},
-}
+DRAWN = {"probability": 0.5, "design": {"strata": {"all": 30}, "queries": 40}}
+ASKED = {"answers": ["a", "b"], "runs": [["one"], ["three"]], "drawn": DRAWN}
 
 
 def made(
@@ -106,7 +102,7 @@ def made(
     shown = [("q1", ["d1", "d2"], "d1"), ("q5", ["d1", "d3"], None)]
     rows = [dict(zip(("query_id", "shown", "best"), row, strict=True)) for row in shown]
     for n, best in enumerate(["a", None, "b", "a", ["a", "b"]]):
-        rows.append({"query_id": f"q{n}", "answers": ["a", "b"], "best": best, **ASKED})
+        rows.append({"query_id": f"q{n}", "best": best, **ASKED})
     preferences.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return InputFiles(
         queries=write("queries", asked, tables.QUERIES),
@@ -122,12 +118,13 @@ def edit(path, change):
     change(pl.read_parquet(path)).write_parquet(path)
 
 
-def edited(name, **columns):
-    """A function that gives the files with other columns in one of them."""
+def edited(name, *every, **columns):
+    """A function that gives the files with other columns in one of them, of runs in the first."""
 
     def change(files):
         path = getattr(files, name, None) or files.tables[name].path
-        edit(path, lambda table: table.with_columns(**columns))
+        path = path[0] if name == "run" else path
+        edit(path, lambda table: table.with_columns(*every, **columns))
         return files
 
     return change
@@ -138,9 +135,8 @@ GRADES = pl.when(query_id="q1").then(0.5).when(query_id="q2").then(2.0).otherwis
 
 
 def settings(functions=(), **more):
-    annotators = ("erag", "containment", "provenance", "qrels", "judge", "utility")
-    usual = {"k": 6, "annotators": annotators, "measures": "P@3 nDCG@6 UDCG@6", "resamples": 100}
-    asked = Settings.of(**{**usual, "dtype": "float32", "actors": 0, **more})
+    usual = {"k": 6, "measures": "P@3", "resamples": 100, "dtype": "float32", "actors": 0}
+    asked = Settings.of(**{**usual, **more})
     return replace(asked, reader=replace(asked.reader, functions=functions))
 
 

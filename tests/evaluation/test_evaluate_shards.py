@@ -9,6 +9,7 @@ import weakref
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import polars as pl
 import pytest
@@ -23,19 +24,16 @@ from engine.inputs.read import read_inputs
 from engine.labels import from_function
 from engine.messages.errors import BoundError, InputError, ReadError
 from engine.reading import readers
-from engine.reading.backends import NamedExecutor
-from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
-from engine.reading.plan import INPUTS
 from engine.scoring.metrics import metric_from_function
 from engine.sources.io.folders import folder_at
-from tests.conftest import STATS, ScriptedReader
+from tests.conftest import ScriptedReader
 from tests.evaluation.in_shards import (
-    FEW,
     GRADES,
     Scripted,
     assert_same,
     compared,
+    edit,
     edited,
     evaluated,
     in_shards,
@@ -54,60 +52,52 @@ __all__ = ["scripted"]  # a fixture
 
 def with_texts(files):
     """Runs that carry the texts of their passages, without a corpus."""
-    texts, paths = pl.read_parquet(files.corpus).select("doc_id", "text"), []
+    texts = pl.read_parquet(files.corpus).select("doc_id", "text")
     for path in files.run:
-        rows = pl.read_parquet(path).join(texts, on="doc_id", maintain_order="left")
-        rows.write_ndjson(path := path.with_suffix(".jsonl"))
-        paths.append(path)
-    return InputFiles(queries=files.queries, run=tuple(paths))
+        edit(path, lambda rows: rows.join(texts, on="doc_id", maintain_order="left"))
+    return InputFiles(queries=files.queries, run=files.run)
 
 
-def case(more=FEW, pairs=150, *codes, files=lambda files: files, executor=None):
-    """Settings, pairs of a shard, codes of notes that they lead to, other files, and who reads in the reader's place."""
-    return more, pairs, {*codes}, files, executor
+def case(pairs=150, *codes, files=lambda files: files, executor=None, **more):
+    """Pairs of a shard, codes of notes, other files, who reads in the reader's place, and settings."""
+    return pairs, {*codes}, files, executor, more
 
 
 MINE = ReaderFunction(lambda prompts: [f"a{len(prompt) % 4}" for prompt in prompts], "mine")
 SHORT = from_function("short", lambda q, a, title, text: 1 / len(text))
+MANY = {
+    "annotators": ("erag", "containment", "provenance", "qrels", "judge", "utility"),
+    "measures": "P@3 nDCG@6 UDCG@6",
+}
 NO_READS = {"annotators": ("containment",), "end_to_end": False}
-JUDGED = ("erag", "judge")
-SKIP = {"missing": "skip", "cluster": "article"}
+JUDGED, BOTH = ("erag", "judge"), ("erag", "dual")
 CASES = {
-    "one shard": case({}, 10_000),
-    "several": case({}, 150, "tied_scores", "queries_judged_below_0"),
-    "a shard for every query": case({}, 1),
-    "skip, clusters": case({**FEW, **SKIP}),
-    "no reads": case({**NO_READS, "measures": "nDCG@6"}),
-    "real-valued": case(
-        {"annotators": ("erag", "preference"), "measures": "nDCG@6 P@3", "metric": "f1"}
-    ),
-    "qrels": case({"annotators": ("qrels",), "measures": "R@6", "relevant": "qrels"}),
-    "cut": case(
-        {
-            "annotators": ("containment", "erag"),
-            "measures": "RR Judged@2",
-            "k": 2,
-            "end_to_end_k": 1,
-        },
-        50,
-    ),
-    "budget": case({**FEW, "measures": "P@12tok Success@6tok", "end_to_end_k": "12tok"}),
-    "lazy": case(
-        {"annotators": JUDGED, "measures": "RR@6", "lazy": True}, 150, "labels_not_needed"
-    ),
-    "lists": case({**FEW, "lists": 0.5}, 150, "sampled_lists"),
-    "until": case({**FEW, "annotators": JUDGED, "until": "verdict"}),
-    "width": case({**FEW, "width": 0.3}, 150, "width_reached"),
-    "dual, skip, clusters": case({**FEW, "annotators": ("dual",), **SKIP}, 30),
+    "one shard": case(10_000, **MANY),
+    "several": case(150, "tied_scores", "queries_judged_below_0", **MANY),
+    "a shard for every query": case(1, **MANY),
+    "skip, clusters": case(30, annotators=BOTH, missing="skip", cluster="article"),
+    "no reads": case(**NO_READS, measures="nDCG@6"),
+    "real-valued": case(annotators=("erag", "preference"), measures="nDCG@6 P@3", metric="f1"),
+    "qrels": case(annotators=("qrels",), measures="R@6", relevant="qrels"),
+    "cut": case(50, measures="RR Judged@2", k=2, end_to_end_k=1),
+    "budget": case(measures="P@12tok Success@6tok", end_to_end_k="12tok"),
+    "lazy": case(150, "labels_not_needed", annotators=JUDGED, measures="RR@6", lazy=True),
+    "lists": case(150, "sampled_lists", lists=0.5),
+    "until": case(annotators=JUDGED, until="verdict"),
+    "width": case(150, "width_reached", width=0.3),
+    "fused": case(reader="bundled-fid", augmentation="fid"),
+    "models": case(annotators=JUDGED, reader="bundled-fid", erag_reader="bundled", judge="bundled"),
     "texts in runs": case(files=with_texts),
+    # At which every shard has to be looked.
     "graded qrels": case(
-        {"annotators": ("qrels",), "measures": "P(rel=1)@3 P@3 nDCG@6", "end_to_end": False},
         1,
-        files=edited("qrels", label=GRADES),  # at which every shard has to be looked
+        files=edited("qrels", label=GRADES),
+        annotators=("qrels",),
+        measures="P(rel=1)@3 P@3 nDCG@6",
     ),
-    "metric": case({**FEW, "metric": metric_from_function(lambda a, b: len(a) / 9)}),
-    "annotator": case({"annotators": ("erag", SHORT), "measures": "nDCG@6"}),
-    "reader": case({**FEW, "dtype": None, "reader": "mine", "functions": (MINE,)}),
+    "metric": case(metric=metric_from_function(lambda a, b: len(a) / 9)),
+    "annotator": case(annotators=("erag", SHORT), measures="nDCG@6"),
+    "reader": case(dtype=None, reader="mine", functions=(MINE,)),
     "program": case(executor=ScriptedReader(lambda prompt: f"a{len(prompt) % 4}")),
 }
 OWN = {"metric", "annotator", "reader", "program"}
@@ -117,9 +107,9 @@ OWN = {"metric", "annotator", "reader", "program"}
 def test_shards_have_the_figures_of_the_whole_and_are_taken_up(tmp_path, monkeypatch, name):
     """Unless they are made by the user's functions, of which nobody knows whether they do what they did."""
     monkeypatch.setattr(plans, "CPU_BATCH_TOKENS", 2)  # lazy labels rank by rank
-    more, pairs, codes, edit, executor = CASES[name]
+    pairs, codes, change, executor, more = CASES[name]
     asked = settings(**more)
-    files = edit(made(tmp_path, 10 if pairs == 1 else 40, cluster=asked.bootstrap.cluster))
+    files = change(made(tmp_path, 10 if pairs == 1 else 40, cluster=asked.bootstrap.cluster))
     held, parts = compared(tmp_path, [asked], pairs, files, executor=executor)
     (held,), (parts,) = held[0], parts[0]
     assert codes <= {note.code for note in parts.notes if note.is_shown}
@@ -139,14 +129,12 @@ def test_shards_have_the_figures_of_the_whole_and_are_taken_up(tmp_path, monkeyp
 
 @pytest.mark.parametrize("cluster", [None, "article"])
 def test_clusters_are_kept_in_any_case_and_used_where_they_are_asked_for(tmp_path, cluster):
-    asked = settings(**NO_READS, measures="P@3")
-    given = read_inputs(made(tmp_path, cluster=cluster), k=6)
-    found = evaluate(given, asked.but(cluster=cluster), store=tmp_path / "store")
-    assert found.clusters["query_id"].to_list() == given.queries["query_id"].to_list()
-    assert found.clusters["cluster"].max() < 20
+    asked, given = settings(**NO_READS), read_inputs(made(tmp_path, cluster=cluster), k=6)
     without = replace(given, queries=given.queries.drop("cluster"))
-    plain = evaluate(without, asked, store=tmp_path / "store").statistics.run_pairs
-    assert found.statistics.run_pairs.equals(plain) == (cluster is None)
+    found = evaluate(given, asked.but(cluster=cluster), store=tmp_path / "store")
+    plain = evaluate(without, asked, store=tmp_path / "store")
+    assert found.clusters.equals(given.queries.select("query_id", "cluster"))
+    assert found.statistics.run_pairs.equals(plain.statistics.run_pairs) == (cluster is None)
 
 
 def test_a_study_loads_one_model_at_a_time_and_leaves_shards_to_each_of_its_readers(
@@ -162,37 +150,21 @@ def test_a_study_loads_one_model_at_a_time_and_leaves_shards_to_each_of_its_read
         return reader
 
     monkeypatch.setattr(readers, "load", load)
-    asked = settings(**{**FEW, "k": 4, "measures": "P@2 nDCG@4"})
-    conditions = vary(asked, Sweep(readers=("bundled", str(tiny_t5)), k_sweep=(4, 2)))
-    held, parts = compared(tmp_path, list(conditions.values()), 96)
-    whole, study = study_of(conditions, *held), study_of(conditions, *parts)
+    sweep = Sweep(readers=("bundled", str(tiny_t5)), k_sweep=(4, 2))
+    conditions = vary(settings(k=4, measures="P@2 nDCG@4"), sweep)
+    both = compared(tmp_path, list(conditions.values()), 96)
     count = len(Scripted.asked)
-    again = study_of(conditions, *evaluated(tmp_path, list(conditions.values()), 96))
-    for name in ("conditions", "readers", "reader_comparisons"):
+    again = evaluated(tmp_path, list(conditions.values()), 96)
+    whole, *parts = (study_of(conditions, *found) for found in (*both, again))
+    for study, name in product(parts, ("conditions", "readers", "reader_comparisons")):
         assert_frame_equal(getattr(whole, name), getattr(study, name))
-        assert_frame_equal(getattr(again, name), getattr(study, name))
     largest = [name for name, asked in conditions.items() if asked.ranking.k == 4]
     assert len(largest) == 2
     for name in largest:
-        alone, of_study = in_shards(tmp_path, conditions[name], 96), study.evaluations[name]
+        alone, of_study = in_shards(tmp_path, conditions[name], 96), parts[0].evaluations[name]
         assert alone.parts.name == of_study.parts.name
         assert_frame_equal(alone.query_scores, of_study.query_scores)
     assert len(Scripted.asked) == count
-
-
-@pytest.mark.parametrize("augmentation", [pytest.param("in-prompt", marks=pytest.mark.slow), "fid"])
-def test_real_readers_of_several_models_and_fused_ones(
-    tmp_path, tiny_t5, monkeypatch, augmentation
-):
-    """Whole lists by one model, eRAG's labels by another, and a judge."""
-    monkeypatch.undo()
-    more, roles = {"reader": str(tiny_t5), "augmentation": augmentation}, ["reader"]
-    if augmentation == "in-prompt":
-        more |= {"annotators": JUDGED, "erag_reader": "bundled", "judge": "bundled"}
-        roles = ["erag", "reader", "judge"]
-    asked = settings(**{**FEW, "measures": "nDCG@6", "metric": "f1", **more})
-    _, parts = compared(tmp_path, [asked], 12, made(tmp_path, queries=4, runs=("one",)))
-    assert list(parts[0][0].readings) == roles
 
 
 COST = {"max_cost": 0.0, "price_per_hour": 1.0}
@@ -201,31 +173,13 @@ HOURS = {"max_hours": 1e-9}  # fewer than those of the first unit, which is read
 
 @pytest.mark.parametrize("how", [the_whole, in_shards])
 @pytest.mark.parametrize(
-    ("bound", "more", "is_program"),
-    [
-        ({}, {}, False),
-        (HOURS, {}, False),
-        (HOURS, {"until": "verdict"}, False),
-        (COST, {}, False),
-        (HOURS, {}, True),
-    ],
+    ("bound", "until"), [({}, None), (HOURS, None), (HOURS, "verdict"), (COST, None)]
 )
-def test_an_evaluation_goes_on_from_where_it_was_stopped(
-    tmp_path, monkeypatch, how, bound, more, is_program
-):
-    """At its bound, or interrupted; a program of the user's is asked for no unit beyond."""
-    begun, asked = [], settings(annotators=JUDGED, measures="P@3", **more)
-
-    def program(plan, units, spec):
-        for unit in units:
-            begun.append(unit.number)
-            texts = plan[INPUTS].slice(unit.offset, unit.length).to_list()
-            yield UnitResult(unit, Scripted(spec).read(texts), "program", 1.0, STATS)
-
-    run = partial(how, tmp_path, executor=NamedExecutor("own", program) if is_program else None)
-    whole = the_whole(tmp_path / "free", asked, **run.keywords)
+def test_an_evaluation_goes_on_from_where_it_was_stopped(tmp_path, monkeypatch, how, bound, until):
+    """At its bound, or interrupted."""
+    asked, run = settings(annotators=JUDGED, until=until), partial(how, tmp_path)
+    whole = the_whole(tmp_path / "free", asked)
     total, Scripted.asked, stops = len(Scripted.asked), [], [] if bound else [400, 200]
-    begun.clear()
 
     def interrupted(self, text, one=Scripted.one):
         if stops and len(Scripted.asked) == stops[-1]:
@@ -239,7 +193,6 @@ def test_an_evaluation_goes_on_from_where_it_was_stopped(
         with pytest.raises(BoundError if bound else SystemExit, match=said or None):
             run(asked.but(**bound))
         assert len(Scripted.asked) > before
-    assert begun == [0, 0] * is_program
     before = len(Scripted.asked)
     result = run(asked)
     costs, done = [one.costs for one in result.readings.values()], len(Scripted.asked) - before
@@ -268,12 +221,11 @@ def test_failed_reads_count_as_in_the_whole_or_are_an_error_and_are_tried_again(
     tmp_path, monkeypatch, failed_reads, fails, refused
 ):
     """An error after all others were read."""
-    asked = settings(**FEW, failed_reads=failed_reads)
+    asked, said = settings(failed_reads=failed_reads), r"\(query 'q\d+': ValueError: "
     with monkeypatch.context() as patched:
         patched.setattr(readers, "load", lambda spec: Scripted(spec, fails=(fails,)))
-        said = r"\(query 'q\d+': ValueError: "
         with pytest.raises(ReadError, match=said) if refused else nullcontext():
-            (in_shards if refused else compared)(tmp_path, asked if refused else [asked])
+            (evaluated if refused else compared)(tmp_path, [asked])
     Scripted.asked = []
     mended = in_shards(tmp_path, asked)
     costs = mended.readings["reader"].costs
@@ -284,14 +236,13 @@ def test_failed_reads_count_as_in_the_whole_or_are_an_error_and_are_tried_again(
 
 
 def test_stored_reads_are_found_without_shards_and_damaged_files_of_the_store_are_told(tmp_path):
-    first = in_shards(tmp_path, settings(**FEW))
-    count = len(Scripted.asked)
+    first, count = in_shards(tmp_path, settings()), len(Scripted.asked)
     shutil.rmtree(tmp_path / "shards")
     path, *_ = sorted((tmp_path / "shards-store").rglob("*.parquet"))
     lost, content = pl.read_parquet(path).height, bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    again = in_shards(tmp_path, settings(**FEW))
+    again = in_shards(tmp_path, settings())
     assert len(Scripted.asked) == count + lost
     (note,) = (note for note in again.notes if note.code == "damaged_store_files")
     assert (note.amount, len(note.about)) == (1, 1)
@@ -299,15 +250,7 @@ def test_stored_reads_are_found_without_shards_and_damaged_files_of_the_store_ar
 
 
 def by_server(url, **more):
-    return settings(**FEW, dtype=None, actors=None, reader="openai:m", base_url=url, **more)
-
-
-def test_requests_to_a_server_are_counted_over_all_shards(tmp_path):
-    behaviour = Behaviour(lambda body: Said(f"a{len(prompt_of(body)) % 4}", prompt_tokens=10))
-    with serving(behaviour) as url:
-        both = compared(tmp_path, [by_server(url)])
-    whole, parts = (one[0][0].readings["reader"].costs for one in both)
-    assert whole.computed_tokens == parts.computed_tokens == 10 * whole.done > 0
+    return settings(dtype=None, actors=None, reader="openai:m", base_url=url, **more)
 
 
 @pytest.mark.parametrize("how", [the_whole, in_shards])
@@ -328,63 +271,61 @@ def test_a_bound_on_tokens_holds_for_all_shards_together(tmp_path, how, bound, r
     assert len(behaviour.prompts) in prompts
 
 
-def test_reads_that_fail_alike_end_an_evaluation_before_any_was_done_alone(tmp_path):
-    """All of one shard's reads fail, of which there are more than sixteen; others were done before."""
+def test_requests_to_a_server_are_counted_and_fail_alone_over_all_shards(tmp_path):
+    """All of one shard's reads fail alike, of which there are more than sixteen; others were done before."""
     cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=60)
     bad = tuple(f"Question: {query}" for query in cut.read(1).queries["query"])
 
     def refuse(body):
         return "no" if prompt_of(body).endswith(bad) else None
 
-    with serving(Behaviour(lambda body: Said("a1"), refuse=refuse)) as url:
-        found = in_shards(tmp_path, by_server(url, failed_reads="zero"), 60)
-    costs = found.readings["reader"].costs
-    assert 16 < costs.failed < costs.wanted
+    behaviour = Behaviour(lambda body: Said("a1", prompt_tokens=10), refuse=refuse)
+    with serving(behaviour) as url:
+        both = compared(tmp_path, [by_server(url, failed_reads="zero")], 60)
+    whole, parts = (one[0][0].readings["reader"].costs for one in both)
+    assert 16 < parts.failed < parts.wanted
+    assert whole.computed_tokens == parts.computed_tokens == 10 * (whole.done - whole.failed)
 
 
-def test_what_was_scored_of_other_files_lists_or_queries_is_not_taken_up(tmp_path):
-    files, names, half = made(tmp_path), [], {"lists": 0.5}
-    fewer = replace(files, run=files.run[:1], limit=9)
-    for more in (half, {**half, "seed": 1}, {"until": "verdict"}, {}, {"files": fewer}, half):
-        own = more.get("files", files)
-        asked = settings(**FEW, **{name: more[name] for name in more if name != "files"})
-        _, parts = compared(tmp_path, [asked], 150, own)
-        names.append(parts[0][0].parts.name)
-    assert names.pop() == names[0]
-    assert len(set(names)) == len(names)
+PLACE = {"gpus_per_actor": 1, "cpus_per_actor": 2, "memory": 2**40, "accelerator_type": "L4"}
+FEW = {"annotators": ("erag",)}
+HALF = {**FEW, "lists": 0.5}
 
 
-PLACE = {"gpus_per_actor": 1, "cpus_per_actor": 2, "memory": 2**40}
-
-
-@pytest.mark.parametrize(
-    ("first", "more", "is_same"),
-    [
-        (FEW, {"seed": 5, "confidence": 0.9, **PLACE, "accelerator_type": "L4"}, True),
-        (FEW, {"metric": "f1"}, False),
-        # Probabilities of the whole, whose intervals are of no shard.
-        ({"annotators": ("dual",), "measures": "P@3"}, {"resamples": 0}, True),
-    ],
-)
-def test_settings_that_change_no_score_take_up_all_and_others_the_reads(
-    tmp_path, monkeypatch, first, more, is_same
+def test_shards_are_taken_up_where_their_scores_would_be_equal_and_reads_in_any_case(
+    tmp_path, monkeypatch
 ):
-    """With the figures of the whole under these settings."""
-    before = in_shards(tmp_path, settings(**first), 30)
-    whole = the_whole(tmp_path, settings(**first, **more))
-    count = len(Scripted.asked)
+    """Whatever was evaluated before under other settings, with the figures of the whole under these."""
+    files = made(tmp_path)
+    fewer = {"files": replace(files, run=files.run[:1], limit=9), **FEW}
+    names = [in_shards(tmp_path, settings(annotators=BOTH), 30).parts.name]
     # As an evaluation leaves it that was killed when all was scored.
-    left = tmp_path / "shards" / before.parts.name / "plans/reader/000000.parquet"
-    left.touch()
-    if is_same:
-        monkeypatch.setattr(plans, "wanted_of", None)
-        monkeypatch.setattr("engine.evaluation.read.score_shard", None)
-    again = in_shards(tmp_path, settings(**first, **more), 30)
-    assert len(Scripted.asked) == count
-    assert (again.parts.name == before.parts.name) == is_same != left.exists()
-    assert_same(whole, again, tmp_path / "shards", costs=("wanted", "failed"))
-    costs = again.readings["reader"].costs
-    assert (costs.done, costs.reused) == (0, before.readings["reader"].costs.done)
+    left = tmp_path / "shards" / names[0] / "plans/reader/000000.parquet"
+    for place, more in (
+        (0, {"seed": 5, "confidence": 0.9, **PLACE}),
+        # Probabilities of the whole, whose intervals are of no shard.
+        (0, {"resamples": 0}),
+        (3, {"metric": "f1"}),
+        (4, HALF),
+        (5, {**HALF, "seed": 1}),
+        (6, {**FEW, "until": "verdict"}),
+        (7, fewer),
+        (4, HALF),
+    ):
+        own = {"files": files, "annotators": BOTH, **more}
+        given, asked = own.pop("files"), settings(**own)
+        whole, count = the_whole(tmp_path, asked, given), len(Scripted.asked)
+        left.touch()
+        with monkeypatch.context() as patched:
+            if place < len(names) and "lists" not in own:
+                patched.setattr(plans, "wanted_of", None)
+                patched.setattr("engine.evaluation.read.score_shard", None)
+            found = in_shards(tmp_path, asked, 30, given)
+        assert (len(Scripted.asked), found.readings["reader"].costs.done) == (count, 0)
+        assert_same(whole, found, tmp_path / "shards", costs=("wanted", "failed"))
+        names.append(found.parts.name)
+        assert names.index(names[-1]) == place
+        assert left.exists() == (place > 0)
 
 
 def test_files_that_another_evaluation_takes_away_are_one_line(tmp_path, monkeypatch):
@@ -395,5 +336,5 @@ def test_files_that_another_evaluation_takes_away_are_one_line(tmp_path, monkeyp
 
     monkeypatch.setattr(Scripted, "one", removed)
     with refused("results.damaged", text=False) as caught:  # whose path has a digest
-        in_shards(tmp_path, settings(**FEW))
+        in_shards(tmp_path, settings())
     as_expected(caught.value.problem)

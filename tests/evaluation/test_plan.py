@@ -36,8 +36,8 @@ from engine.statistics.runs import is_drawn
 from engine.tables import END_TO_END, difference_of
 from tests.adaptive.test_queries import LABELS_ALONE, in_order, made, says
 from tests.conftest import ScriptedReader
-from tests.evaluation.in_shards import FEW, scripted, settings
 from tests.evaluation.in_shards import made as files_of
+from tests.evaluation.in_shards import scripted, settings
 from tests.expected import as_expected, refused
 from tests.tables import amount, inputs, say_last
 
@@ -317,7 +317,7 @@ def test_budgets_that_cannot_be_are_refused(options, message):
 
 def work_of(tmp_path, place, pairs):
     """An evaluation of one job in shards, as its workers get it."""
-    asked, folder = settings(**FEW), folder_at(tmp_path / "inputs")
+    asked, folder = settings(), folder_at(tmp_path / "inputs")
     whole = partition(files_of(tmp_path), folder, k=6, pairs_per_shard=pairs)
     (job,) = specify_jobs(asked.resolved.roles, asked)
     work = Run(

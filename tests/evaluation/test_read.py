@@ -20,7 +20,6 @@ from engine.reading.local import Local
 from engine.reading.protocol import ReaderStats
 from engine.sources.io.folders import Folder, folder_at
 from tests.evaluation.in_shards import (
-    FEW,
     Scripted,
     answering,
     assert_same,
@@ -187,7 +186,7 @@ def test_nodes_are_asked_for_the_folders_that_they_are_to_write_to_and_for_no_ot
 
     monkeypatch.setattr(cluster, "start_ray", lambda plan_bytes=0: None)
     monkeypatch.setattr(cluster, "require_shared", ask)
-    asked, out = settings(**FEW, actors=2), folder_at(tmp_path / "out")
+    asked, out = settings(actors=2), folder_at(tmp_path / "out")
     with pytest.raises(Asked) as while_cut:
         check_readers([asked], folders=(out,))
     assert while_cut.value.args == (str(out),)
@@ -244,7 +243,7 @@ def test_shards_on_ray_have_the_figures_of_the_whole(tmp_path, actors):
 @on_ray
 def test_a_function_of_the_users_travels_by_value_to_actors(tmp_path):
     reader = ReaderFunction(lambda prompts: [f"a{len(one) % 4}" for one in prompts], "mine")
-    asked = settings((reader,), **FEW, dtype=None, reader="mine").but(actors=1)
+    asked = settings((reader,), dtype=None, reader="mine").but(actors=1)
     whole = the_whole(tmp_path, asked.but(actors=0))
     assert_same(whole, in_shards(tmp_path, asked), tmp_path / "shards")
     assert not list((tmp_path / "shards").rglob("unkept/*/*.parquet"))
@@ -273,7 +272,7 @@ def test_an_evaluation_on_ray_keeps_all_that_was_begun_when_it_ends_at_a_bound(t
             reader.read = logged
             return reader
 
-    asked = settings(**FEW, actors=2)
+    asked = settings(actors=2)
     whole = the_whole(tmp_path / "free", asked.but(actors=0))
     run = partial(how, tmp_path, host=Logging)
     with pytest.raises(BoundError, match="`max_cost` is 0, "):

@@ -7,7 +7,6 @@ import pytest
 
 from tests.commands import erag
 from tests.evaluation.in_shards import (
-    FEW,
     Scripted,
     assert_same,
     in_shards,
@@ -59,7 +58,7 @@ def folder(tmp_path_factory):
 def evaluate(folder):
     """The evaluation in shards, and how many reads were asked for."""
     before = len(Scripted.asked)
-    found = in_shards(folder, settings(**FEW), 144, inputs="shards/inputs")
+    found = in_shards(folder, settings(), 144, inputs="shards/inputs")
     return found, len(Scripted.asked) - before
 
 
@@ -70,7 +69,7 @@ def damages(evaluation):
 @pytest.mark.parametrize("damage", [*DAMAGES, "removed"])
 def test_any_damaged_file_of_finished_shards_is_made_again_with_a_note(tmp_path, damage):
     """Of each table and manifest, of the inputs and of the index of passages; nothing is read again."""
-    whole = the_whole(tmp_path, settings(**FEW), store="held")
+    whole = the_whole(tmp_path, settings(), store="held")
     _, asked = evaluate(tmp_path)
     assert asked > 100
     names = {}  # one of each kind of file: shards have the same

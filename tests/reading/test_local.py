@@ -293,12 +293,12 @@ def test_a_shortage_of_memory_after_a_read_does_not_end_the_run():
 
 @pytest.mark.parametrize("is_program", [False, True])
 def test_beyond_a_bound_no_program_is_called_and_no_reader_is_loaded(is_program):
-    called = []
+    """Nor is a program, where it goes on unit by unit, asked for another one."""
+    called, outputs = [], [ReadOutput("x", 1, 1, False)]
 
     def program(plan, units, spec):
         called.append("program")
-        outputs = [ReadOutput("x", 1, 1, False)]
-        return [UnitResult(unit, outputs, "program", 1.0, STATS) for unit in units]
+        return (called.append(u) or UnitResult(u, outputs, "", 1.0, STATS) for u in units)
 
     class Loading(Local):
         def load(self, spec):
@@ -306,7 +306,12 @@ def test_beyond_a_bound_no_program_is_called_and_no_reader_is_loaded(is_program)
             return Reader()
 
     bounds = ApiSettings(max_hours=1e-9)
+    host = Loading([SPEC], [None], bounds, program if is_program else None)
     limits_of(bounds).took.append(1.0)  # a unit of an earlier shard
     with pytest.raises(BoundError, match="max_hours"):
-        list(read(Loading([SPEC], [None], bounds, program if is_program else None)))
+        list(read(host))
     assert called == []
+    limits_of(bounds).took.clear()
+    with pytest.raises(BoundError, match="max_hours"):
+        list(read(host))
+    assert len(called) == 1 + is_program
