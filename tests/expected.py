@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -146,6 +146,14 @@ def refused(
         as_expected(str(error))
     # Else this frame would keep the files that are open in the frames of the error.
     del error, caught
+
+
+def outcome(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """What a function gives, or the error that it raises."""
+    try:
+        return function(*given, **named)
+    except InputError as error:
+        return str(error.path), error.line, error.problem, error.remedy
 
 
 def start(*, writes: bool) -> None:

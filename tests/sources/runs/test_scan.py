@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.messages.errors import InputError
 from engine.sources.runs import scan
 from engine.sources.runs.scan import LAYOUTS, bytes_of, layout_of, lists_at_least, scan_run
 from engine.tables import STATED_RANK
-from tests.expected import refused
+from tests.expected import outcome, refused
 
 
 def scanned(path):
@@ -32,14 +31,6 @@ def _arrow_reads_small_texts_too(monkeypatch):
 def read_by_python(monkeypatch):
     """From now on, TREC text is parsed line by line."""
     monkeypatch.setattr(scan, "_parsed", lambda *_: None)
-
-
-def outcome(function, *arguments):
-    """What a function gives, or the error that it raises."""
-    try:
-        return function(*arguments)
-    except InputError as error:
-        return str(error.path), error.line, error.problem, error.remedy
 
 
 def write(path, text):
