@@ -295,8 +295,6 @@ def test_requests_to_a_server_are_counted_and_fail_alone_over_all_shards(tmp_pat
 
 
 PLACE = {"gpus_per_actor": 1, "cpus_per_actor": 2, "memory": 2**40, "accelerator_type": "L4"}
-FEW = {"annotators": ("erag",)}
-HALF = {**FEW, "lists": 0.5}
 
 
 def test_shards_are_taken_up_where_their_scores_would_be_equal_and_reads_in_any_case(
@@ -304,7 +302,7 @@ def test_shards_are_taken_up_where_their_scores_would_be_equal_and_reads_in_any_
 ):
     """Whatever was evaluated before under other settings, with the figures of the whole under these."""
     files = made(tmp_path)
-    fewer = {"files": replace(files, run=files.run[:1], limit=9), **FEW}
+    few = {"annotators": ("erag",)}
     names = [in_shards(tmp_path, settings(annotators=BOTH), 30).parts.name]
     # As an evaluation leaves it that was killed when all was scored.
     left = tmp_path / "shards" / names[0] / "plans/reader/000000.parquet"
@@ -313,11 +311,12 @@ def test_shards_are_taken_up_where_their_scores_would_be_equal_and_reads_in_any_
         # Probabilities of the whole, whose intervals are of no shard.
         (0, {"resamples": 0}),
         (3, {"metric": "f1"}),
-        (4, HALF),
-        (5, {**HALF, "seed": 1}),
-        (6, {**FEW, "until": "verdict"}),
-        (7, fewer),
-        (4, HALF),
+        (4, {"lists": 0.5}),
+        (5, {"lists": 0.5, "seed": 1}),
+        (6, few),
+        (7, {**few, "until": "verdict"}),
+        (8, {**few, "files": replace(files, limit=9)}),
+        (4, {"lists": 0.5}),
     ):
         own = {"files": files, "annotators": BOTH, **more}
         given, asked = own.pop("files"), settings(**own)

@@ -107,9 +107,8 @@ class Drawn(random.Random):
 
 
 def tables_of(inputs):
-    """The queries, lists, passages and further tables of inputs, but for clusters, which no shard has."""
-    queries = inputs.queries.drop("cluster", strict=False)
-    return {"queries": queries, "runs": inputs.runs, "corpus": inputs.corpus, **inputs.tables}
+    named = {"queries": inputs.queries, "runs": inputs.runs, "corpus": inputs.corpus}
+    return named | inputs.tables
 
 
 def assert_same_content(made, whole, files):
@@ -127,7 +126,9 @@ def assert_same_content(made, whole, files):
         assert sorted(set(inputs.runs["doc_id"])) == sorted(inputs.corpus["doc_id"])
         places = inputs.runs.select(pl.col("run").cast(pl.Enum(made.runs)), "query_id", "rank")
         assert places.equals(places.sort(places.columns))
-    for name, table in tables_of(whole).items():
+    # Clusters are of all queries together, and in no shard.
+    without = replace(whole, queries=whole.queries.drop("cluster", strict=False))
+    for name, table in tables_of(without).items():
         found = pl.concat(tables_of(shard)[name] for shard in shards)
         found = found.unique() if name == "corpus" else found
         found, table = (one.sort(table.columns[0], maintain_order=True) for one in (found, table))
