@@ -245,7 +245,7 @@ def evaluate_and_report(
             shards, digests = held, cut_inputs(held.inputs, settings[0].ranking.k).sha256
         if not overwrite:
             refuse_another(out, conditions, digests, runs=len(shards.runs))
-        step("preparing labels and the reader, which may be a model to convert or to load")
+        step("preparing labels and the reader")
         with shown_progress(then="scoring, and computing statistics") as shown:
             context = Context(
                 store=store, on_progress=shown, on_event=event, on_unit=heartbeat.on_unit

@@ -26,7 +26,7 @@ from jobs._options import Texts, Words, with_options
 from jobs._terminal import say_json, standard_output, verbosity
 
 _INDEX = "Mean end-to-end scores of every run on the queries of its own evaluation"
-_PAIRS = "Difference: run less baseline, with intervals for all pairs of runs together"
+_PAIRS = "Difference: run minus baseline, with intervals for all pairs of runs together"
 # Rows of a table (of all flips together), and letters of a text, but on a page.
 _MOST, _LONGEST = 10, 24
 _DIGEST = re.compile(r"(?<!\w)([0-9a-f]{8})[0-9a-f]{8,}(?!\w)")
@@ -91,7 +91,7 @@ def _grids(found: Comparison, *, whole: bool) -> Iterator[Grid]:
         most = max(1, _MOST // len(found.pairs)) if "flipped" in name else _MOST
         shown = rows if whole else rows[:most]
         if not whole and name != "pairs":
-            caption = f"{len(shown)} of {len(rows)}" if len(shown) < len(rows) else ""
+            caption = f"{len(shown)} of {len(rows)} shown" if len(shown) < len(rows) else ""
         longest = _LONGEST if "flipped" in name and not whole else None
         cells = [[_text(cell, longest) for cell in row] for row in shown]
         if cells:
@@ -138,7 +138,7 @@ def page_of(found: Comparison, out: Path, decision: Sequence[str] = (), margin: 
     """A page with links relative to its file: a gate's decision or the verdict, and all rows, or the first as Markdown."""
     names = found.names
     rows = [
-        (f"{names[row[RUN_B]]} less {names[row[RUN]]}", row["difference"], row["low"], row["high"])
+        (f"{names[row[RUN_B]]} minus {names[row[RUN]]}", row["difference"], row["low"], row["high"])
         for row in found.pairs
     ]
     caption = _PAIRS + f"; dotted: the loss that is allowed, {margin:g}" * bool(margin)

@@ -90,7 +90,7 @@ def gate(
         interval = with_interval(one.difference, pair["low"], pair["high"], plus="+")
         low, high = (number(bound, plus="+") for bound in (one.low, one.high))
         line = (
-            f"{one.decision}: {pair[RUN_B]} less {pair[RUN]} is {interval} ({confidence * 100:g}% interval), "
+            f"{one.decision}: {pair[RUN_B]} minus {pair[RUN]} is {interval} ({confidence * 100:g}% interval), "
             f"{low} to {high} by one-sided tests at {LEVEL:.0%}, margin {margin:g}, {one.n} queries"
         )
         if one.decision == "undecided":

@@ -135,7 +135,7 @@ def to_width(queries: pl.DataFrame, runs: Sequence[str], bootstrap: Bootstrap) -
             tables = yield Round(order, None, lists=n)
         else:
             tables = yield Round(order, n - 1)
-        found = _compared(runs, *tables)
+        found = _compare(runs, *tables)
         known, further = found[0].n if found else 0, (2 * n, labelled)
         if known >= LEAST_LISTS:
             # Lists may lack scores: of reads that failed, or where a run lists nothing.
@@ -155,22 +155,18 @@ def to_width(queries: pl.DataFrame, runs: Sequence[str], bootstrap: Bootstrap) -
     return (Note(REACHED, n, text),)
 
 
-def _compared(
-    runs: Sequence[str], downstream: pl.DataFrame, scores: pl.DataFrame
-) -> list[Estimate]:
+def _compare(runs: Sequence[str], downstream: pl.DataFrame, scores: pl.DataFrame) -> list[Estimate]:
     """The leads of every two runs, or the mean of the only one; nothing where a run has no score yet."""
     means, leads = compared(downstream, scores)
     return (leads or list(means.values())) if {*means} == {*runs} else []
 
 
 def _not_read(queries: int, stopped: Mapping[str, int], parts: Sequence[str]) -> Iterator[Note]:
-    what = (
-        "[query was|queries were] not read, since the verdict stands: all figures are of the others"
-    )
+    what = "[query was|queries were] not read, since the verdict is clear without [it|them]; all figures are over the others"
     yield count_note(STOPPED, queries, what)
     numbers = listed([f"{run} for {counted(n, '[query|queries]')}" for run, n in stopped.items()])
     text = f"{' and '.join(parts)} were read of {numbers}: by then "
-    text += f"{agreeing(len(stopped), '[it|each]')} was told apart from every other run"
+    text += f"{agreeing(len(stopped), '[it|each]')} differed significantly from every other run"
     yield Note(DECIDED, len(stopped), text, tuple(stopped))
 
 

@@ -220,7 +220,7 @@ def _notes(
     for note in (note for note in scored.notes if is_told(note, *of_all)):
         if note.code == SHARED and settings.bootstrap.until:
             text = note.text.partition(", but ")[0] + ", which are read whole: "
-            yield replace(note, text=text + "intervals and p-values take these as independent")
+            yield replace(note, text=text + "intervals and p-values take clusters as independent")
         else:
             yield note
     yield from output_notes(scored.outputs, settings.reader.metric_name)
@@ -246,7 +246,7 @@ def _notes(
         yield Note(
             "lists_do_not_compare_runs",
             1,
-            "`relevant` list excuses what a run did not find: its figures do not compare runs",
+            "with `relevant` list a run loses nothing for passages that it missed: these figures do not compare runs",
         )
 
 
@@ -285,8 +285,8 @@ def _unbounded(settings: Settings) -> Note:
     sums = [
         str(measure) for measure in resolved.measures if measure.largest(1, math.inf) == math.inf
     ]
-    text = f"{listed(sums)} of {listed(names)} decides nothing and its differences have no intervals, since nobody "
-    text += "knows how large a label can be: nDCG needs no bound"
+    text = f"{listed(sums)} of {listed(names)} decides nothing and its differences have no intervals, since labels "
+    text += "have no upper bound: nDCG needs none"
     return Note("unbounded_labels", len(names) if sums else 0, text, tuple(names))
 
 
@@ -342,7 +342,7 @@ def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]
         yield Note(
             "unreachable_p",
             tests,
-            f"with {bootstrap.resamples} resamples and {counted(tests, 'comparison[|s]')} no p-value "
+            f"with {bootstrap.resamples} resamples and {counted(tests, 'comparison[|s]')}, no p-value "
             f"can fall below {least:.2g}; `resamples` {needed} would let one reach "
             f"{1 - bootstrap.confidence:.2g}",
         )

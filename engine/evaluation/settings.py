@@ -352,9 +352,7 @@ def _check_lazy(settings: Settings) -> None:
         problem = "`lazy` with a measure at a budget of tokens"
         raise InputError(problem, "leave one of them out", "settings.lazy")
     if not resolved.asks:
-        raise InputError(
-            "`lazy`, but no annotator has passages read", "leave it out", "settings.lazy"
-        )
+        raise InputError("`lazy`, but no annotator reads passages", "leave it out", "settings.lazy")
     if not settings.ranking.measures:
         problem = "`lazy` without `measures`: the usual ones need every label"
         remedy = 'name those to be exact, as in `measures` "RR@10 Success@10"'

@@ -176,8 +176,8 @@ def _notes(evaluations: Mapping[Condition, Evaluation], readings: Sequence[Job])
     yield Note(
         "cutoffs_beyond_lists",
         len(beyond),
-        f"no list is longer than {longest}: k = {', '.join(map(str, beyond))} reads the same as "
-        f"k = {longest} would",
+        f"no list is longer than {longest}: k = {', '.join(map(str, beyond))} gives the same as "
+        f"k = {longest}",
     )
 
 

@@ -456,7 +456,7 @@ def with_clusters(
     clustered = queries.with_columns(pl.Series(CLUSTER, codes, dtype=pl.Int64))
     text = f"{queries.height} queries are in {len(numbers)} clusters"
     if cluster is not None:
-        by = f"{text} by `cluster` {cluster}: intervals and p-values take these as independent"
+        by = f"{text} by `cluster` {cluster}: intervals and p-values take clusters as independent"
         return clustered, Note("clusters", len(numbers), by)
     return clustered, Note(
         SHARED,

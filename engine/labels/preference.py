@@ -134,7 +134,7 @@ def _label(material: annotator.Material) -> Labelled:
             count_note(
                 "preferences_for_other_runs",
                 compared.height - known.height,
-                "[comparison|comparisons] of runs in the preferences [is|are] of other runs than these",
+                "[comparison|comparisons] of runs in the preferences [is|are] of runs that are not evaluated here",
             ),
         ),
         unjudged,

@@ -111,7 +111,7 @@ def _label(material: Material) -> Labelled:
             "judgments_beyond_lists",
             judgments.join(material.runs, on=[QUERY_ID, DOC_ID], how="anti").height,
             "[judgment is of a passage|judgments are of passages] that no run lists, and [does|do] not "
-            f"count where `relevant` is {material.relevant}; without `relevant` they count",
+            f"count where `relevant` is {material.relevant}; leave `relevant` out to count [it|them]",
             printed=material.relevant != "qrels",
         )
     # A label below 0 says that the passage was not judged.

@@ -83,9 +83,7 @@ def parse_measure(text: str) -> Measure:
             "measure.tokens",
         )
     if cutoff == 0:
-        raise InputError(
-            f"cutoff 0 in {quoted(text)}", "use a cutoff of 1 or more", "measure.cutoff"
-        )
+        raise InputError(f"cutoff 0 in {quoted(text)}", "use 1 or more", "measure.cutoff")
     if cutoff is not None and not measure.has_cutoff:
         raise InputError(
             f"{kind} has no cutoff (in {quoted(text)})", "leave it out", "measure.uncuttable"

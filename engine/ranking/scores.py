@@ -158,9 +158,7 @@ def score_runs(
     _refuse_measures(measures, relevant)
     if len(set(query_ids)) < len(query_ids):
         twice = pl.Series(query_ids).filter(pl.Series(query_ids).is_duplicated())[0]
-        raise InputError(
-            f"query {twice!r} is given twice", "give every query once", "queries.twice"
-        )
+        raise InputError(f"query {twice!r} is given twice", "give each query once", "queries.twice")
     ids = pl.Enum(query_ids)
     of_runs = pl.Series(RUN, list(names) or runs[RUN].unique(maintain_order=True), pl.String)
     run_keys = runs.select(

@@ -93,7 +93,7 @@ def tie_notes(scores: pl.DataFrame, reordered: pl.DataFrame) -> Iterator[Note]:
                     there.append(f"{name} {otherwise}")
                     lists |= set(queries)
             if lists:
-                what = f"[list|lists] of {run} [has|have] equal scores, whose order moves means"
+                what = f"[list|lists] of {run} [has|have] tied scores, and the order of ties changes means"
                 text = (
                     f"{counted(len(lists), what)}: {', '.join(here)}; in {order} {', '.join(there)}"
                 )

@@ -167,6 +167,13 @@ class ReadingCosts:
     waited_seconds: float = 0.0
     kinds: Kinds = field(default_factory=dict)
 
+    def described(self) -> dict[str, Any]:
+        """As ``summary.json`` holds them: counts also by the names that tables have."""
+        found = asdict(self)
+        for one in (found, *found["kinds"].values()):
+            one |= {"requested": one["wanted"], "cached": one["reused"], "new": one["done"]}
+        return found
+
     def add(self, unit: UnitResult) -> None:
         """Add what a unit cost."""
         self.done += unit.done

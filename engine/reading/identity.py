@@ -137,7 +137,7 @@ def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> Reader
         if known is not waiting[0]:
             earlier.append(known.fingerprint)
         if now and not records:
-            doubts = [f"before it was kept which {what} makes them"]
+            doubts = [f"before the engine recorded which {what} makes them"]
     return replace(spec, earlier=tuple(earlier), doubts=(*doubts, *_doubts(spec, now, kept)))
 
 
@@ -149,11 +149,11 @@ def _doubts(
         {record[name] for record in kept if record.get(name)} for name in ("who", "server", "said")
     )
     if now and not spec.api and not (now["who"] and whos) and kept:
-        yield "by code that has no source to be compared"
+        yield "by code whose source cannot be compared"
     if spec.api and len(whos - {spec.api.model}) > 1:
         yield f"by the models {listed(sorted(whos))}"
     if now.get("said") and said and now["said"] not in said:
-        yield "by a model that answered the trial otherwise"
+        yield "by a model that answered the trial differently"
     if len(servers := servers | {now.get("server", "")} - {""}) > 1:
         yield f"under {len(servers)} fingerprints of the server ({', '.join(sorted(servers))})"
 

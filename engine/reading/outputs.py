@@ -180,8 +180,8 @@ def output_notes(outputs: OutputCounts, metric: str) -> Iterator[Note]:
     yield Note(
         WORDY,
         outputs.holding if wordy and 2 * outputs.holding > outputs.scored else 0,
-        f"{metric} is 0 for all outputs, and an answer stands in {outputs.holding:,} of {outputs.scored:,}: "
-        "`metric` match counts these",
+        f"{metric} is 0 for all outputs, though {outputs.holding:,} of {outputs.scored:,} contain an answer: "
+        "`metric` match counts them as right",
     )
     yield count_note(
         MARKED,
@@ -199,14 +199,12 @@ def cut_notes(
         cut = outputs.cut.get(role, 0)
         most = f"{spec.max_new_tokens:,}" + f", and {spec.room:,} for a thought" * bool(spec.room)
         needed = (spec.api and spec.api.cut) or 0
-        enough = (
-            "more are needed" if needed <= spec.max_new_tokens else f"the trial took {needed:,}"
-        )
+        why = "more are needed" if needed <= spec.max_new_tokens else f"the trial took {needed:,}"
         yield Note(
             CUT,
             cut if cut > _CUT_SHARE * written else 0,
             f"{cut:,} of {written:,} outputs{f' of {title}' * bool(title)} were cut at max_new_tokens ({most}): "
-            f"{enough}; raise it in the `prompt`",
+            f"{why}; raise it in the `prompt`",
             (role,),
         )
 
@@ -229,7 +227,7 @@ def read_notes(
         return count_note(code, sum(getattr(of_one, cost) for of_one in costs), what)
 
     consequence = (
-        "and the figures that need [it|them] go without [its query|their queries]"
+        "and [its query is|their queries are] left out of the figures that need [it|them]"
         if skips
         else "and [counts|count] as 0"
     )
@@ -239,23 +237,21 @@ def read_notes(
     )
     what = "[batch was|batches were] halved because memory ran out"
     yield summed("memory_halvings", what, "memory_halvings")
-    what = "read[ was| were] done one at a time: this reader gives other answers to shorter texts in a batch"
+    what = "LLM call[ was|s were] made one at a time: in a batch, this reader answers short prompts differently"
     yield summed("lone_reads", what, "alone")
     yield damaged_files(costs)
     yield _not_applied(specs)
     yield _own_executor(specs)
     yield _behind_api(specs)
     yield from _own_readers(specs)
-    what = "answer[|s] came without a count of tokens: [its|their] price is not known, "
-    what += "and bounds count what was reserved for [it|them]"
+    what = "answer[|s] came without a count of tokens: [its|their] price is unknown, "
+    what += "and bounds count the tokens reserved for [it|them]"
     yield summed("unreported_answers", what, "unreported_answers")
     for spec, of_one in read:
-        made = f"of {{}} [was|were] made {listed(spec.doubts)}; `reread` makes [it|them] anew"
+        made = f"of {{}} [was|were] made {listed(spec.doubts)}; `reread` makes [it|them] again"
         amount, name = of_one.reused if spec.doubts else 0, spec.executor or spec.name
-        yield count_note(STORED, amount, f"stored LLM call[|s] {made}", about=(name,))
-    what = (
-        "answer[|s] named another model, or another fingerprint of the server, than the first one"
-    )
+        yield count_note(STORED, amount, f"cached LLM call[|s] {made}", about=(name,))
+    what = "answer[|s] named another model, or another fingerprint of the server, than the first"
     yield summed("changed_servers", what, "changed_servers")
 
 
@@ -298,8 +294,8 @@ def _behind_api(all_specs: Sequence[ReaderSpec]) -> Note:
     specs = [spec for spec in all_specs if spec.api]
     names = tuple(dict.fromkeys(spec.name for spec in specs if not spec.executor))
     text = (
-        f"{', '.join(names)} {agreeing(len(names), '[answers|answer]')} behind an API: LLM calls are not "
-        "reproducible; erag repeat measures how many come out otherwise"
+        f"{', '.join(names)} {agreeing(len(names), '[is|are]')} behind an API, which may answer a prompt differently "
+        "each time; erag repeat counts how many outputs change"
     )
     return Note("not_reproducible", len(names), text, names)
 
@@ -308,7 +304,10 @@ def _own_readers(all_specs: Sequence[ReaderSpec]) -> Iterator[Note]:
     specs = [spec for spec in all_specs if not spec.executor]
     readers = [spec.function.reader for spec in specs if spec.function]
     for kept, consequence in (
-        (True, "what its outputs depend on is not known here, beyond its version"),
+        (
+            True,
+            "its outputs are cached by its version; give a new version whenever they may change",
+        ),
         (False, "it has no version, so its outputs are not cached"),
     ):
         names = tuple(dict.fromkeys(reader.name for reader in readers if reader.is_kept == kept))

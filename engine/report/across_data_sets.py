@@ -150,7 +150,7 @@ def differences(found: Together) -> Grid:
     head = ["data set", *names[1:-3], ANNOTATOR, MEASURE, N]
     head += [f"difference{layout.level(found.bootstrap)}"]
     head += [f"p (Holm, {counted(found.tests, 'test[|s]')})"]
-    title = f"{layout.KENDALL} of {next(iter(found.cells[0].primary))}, less that of:"
+    title = f"{layout.KENDALL} of {next(iter(found.cells[0].primary))}, minus that of:"
     caption = layout.methods_line(found.comparisons[tables.METHOD])
     return Grid("differences", caption, head, rows, len(names) - 1, title)
 
@@ -227,9 +227,7 @@ def notes(found: Together) -> list[str]:
     if least <= 1 - found.bootstrap.confidence:
         return []
     have = f"with {found.bootstrap.resamples} resamples, no p-value of {counted(len(tested), 'test[|s]')}"
-    return [
-        f"{have} can fall below {least:.2f} after correction; give `resamples` {needed} or more"
-    ]
+    return [f"{have} can fall below {least:.2f} after correction; use `resamples` {needed} or more"]
 
 
 def outputs(out: Location) -> Outputs:

@@ -400,9 +400,7 @@ def read_summary(folder: Location) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"is not JSON ({error})", _REMEDY, "results.json", path=path) from None
     if not isinstance(summary, dict):
-        raise InputError(
-            "is not the summary of an evaluation", _REMEDY, "results.summary", path=path
-        )
+        raise InputError("is not an evaluation's summary", _REMEDY, "results.summary", path=path)
     digests = digests_of(summary)
     if (own := digests.pop(SUMMARY, None)) not in (None, json_digest(summary)):
         problem = "is not what was written: it was changed, or the disk damaged it"
@@ -434,6 +432,6 @@ def _read_alone(folder: Path, sources: EvaluationInputs | None) -> Findings:
     summary = read_summary(folder)
     needed = {"configuration", "means", "end_to_end", "verdict", "reading", "notes", "counts"}
     if not needed <= summary.keys():
-        problem = "is not the summary of an evaluation"
+        problem = "is not an evaluation's summary"
         raise InputError(problem, _REMEDY, "results.summary", path=folder / SUMMARY)
     return Findings(summary, folder, sources)

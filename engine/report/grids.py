@@ -33,20 +33,20 @@ _MATTERS = 0.05
 _EVENTS = {
     WRONG_DESPITE: "lists are wrong though one of their passages alone gives a right answer: the others distract the reader",
     RIGHT_UNSEEN: "lists are right though no passage alone gives a right answer: labels of single passages miss what the "
-    "reader puts together or knows",
+    "reader combines or knows",
     RIGHT_CLOSED: "questions are answered right without any passage: labels above 0 there may show what the reader knows",
 }
 _HEADS = {
-    WRONG_DESPITE: "wrong though a label is right",
-    RIGHT_UNSEEN: "right though no label is",
-    RIGHT_CLOSED: "right without a passage",
+    WRONG_DESPITE: "list wrong, a passage right",
+    RIGHT_UNSEEN: "list right, no passage right",
+    RIGHT_CLOSED: "right without passages",
 }
 _BEST_TAU = (
-    "Shares of the lists, against the reader's labels of their passages one by one. Best tau: of any function of these labels, "
-    "fitted to these queries, and so an upper bound."
+    "Shares of the lists, by whether the reader answers right from the list and from any of its passages alone. Upper bound of "
+    "\N{GREEK SMALL LETTER TAU}: the most that any function of a list's labels could reach on these queries."
 )
-_ORDER = "the same lists in the other order show"
-_APART = "Useful passages mostly stand first, and this reader encodes each passage by itself."
+_ORDER = "reverse the lists and evaluate again to see whether the reader uses only one end"
+_APART = "Useful passages mostly stand first, and this reader encodes each passage separately."
 _Row = Mapping[str, Any]
 _NAMES = {SINGLE: "single passages", WHOLE: "whole lists"}
 
@@ -124,7 +124,8 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
     for name in names:
         cell = cells.get(name)
         reached = cell[tables.TAU_REACHED] if cell else None
-        share = f"{reached:.0%}" if reached is not None and math.isfinite(reached) else ""
+        unknown = reached is None or math.isnan(reached)
+        share = "" if unknown else f"{number(100 * reached, 0)}%"
         row = [name, findings.named(findings.primary_measures.get(name, ""), name)]
         row += [layout.interval(cell, tables.TAU), layout.interval(cell, RHO), share]
         rows.append(row + ([str(cell[N]) if cell else ""] if partial else []))
@@ -219,9 +220,9 @@ def advice(findings: Findings) -> list[str]:
     for figure, words in _EVENTS.items():
         row = rows.get(figure)
         if row and (row[VALUE] if math.isnan(row[LOW]) else row[LOW]) > _MATTERS:
-            said.append(f"{round(row[VALUE] * row[N])} of {row[N]} {words} ({_share(row)})")
+            said.append(f"{round(row[VALUE] * row[N])} of {row[N]} {words} (share {_share(row)})")
     where, decides = _where(findings)
-    return [*said, f"{where}: the reader may read that end alone, {_ORDER}"] if decides else said
+    return [*said, f"{where}; {_ORDER}"] if decides else said
 
 
 def unseen(findings: Findings) -> Grid:
@@ -234,7 +235,7 @@ def unseen(findings: Findings) -> Grid:
     for run, of_run in of_runs.items():
         row = of_run.get(single_labels.CEILING)
         known = row is not None and not math.isnan(row[VALUE])
-        why = row[tables.NOTE] if row else "undefined without labels of erag"
+        why = row[tables.NOTE] if row else "undefined without erag labels"
         notes += [] if known else [f"{run}: {why}."]
         shares = [_share(of_run[name]) if name in of_run else "" for name in shown]
         best = number(row[VALUE], 2) if row and known else "undefined"
@@ -242,8 +243,8 @@ def unseen(findings: Findings) -> Grid:
         rows.append([run, *shares, best, str(n)])
     level = layout.level(findings.bootstrap.of_fixed_n)
     heads = [f"{head}{level}" for head in shown.values()]
-    head = ["run", *heads, f"best {layout.KENDALL}", "n"]
-    return Grid("unseen", " ".join(notes), head, rows, title="What single labels cannot see")
+    head = ["run", *heads, "upper bound of \N{GREEK SMALL LETTER TAU}", "n"]
+    return Grid("unseen", " ".join(notes), head, rows, title="What labels of single passages miss")
 
 
 def by_place(findings: Findings) -> Grid:
@@ -254,13 +255,13 @@ def by_place(findings: Findings) -> Grid:
         rows.append([str(row[PLACE]), number(row[tables.LABEL], 3), rho, str(row[N])])
     where, _ = _where(findings)
     if where:
-        reads = f"Whether the reader reads one end alone, {_ORDER}."
-        where = f"{where[0].upper()}{where[1:]}. {_APART if _prompt(findings)['fused'] else reads}"
+        reverse = f"{_ORDER.capitalize()}."
+        where = f"{where}. {_APART if _prompt(findings)['fused'] else reverse}"
     methods = layout.methods_line(row[tables.METHOD] for row in places).capitalize()
     caption = f"{where} {methods}{'.' * bool(methods)}".strip()
     level = layout.level(findings.bootstrap.of_fixed_n)
     head = ["place", "mean label", f"{layout.SPEARMAN}{level}", "n"]
-    title = f"Labels by their place against the list's score, run {findings.best_run}"
+    title = f"Agreement of the label at each place with the list's score, run {findings.best_run}"
     return Grid("places", caption, head, rows, title=title)
 
 
@@ -293,9 +294,8 @@ def _where(findings: Findings) -> tuple[str, bool]:
     if prompt.get("best_last"):
         ends = {1: "last", places[-1][PLACE]: "first"}
     end = "" if prompt["fused"] else ends.get(best[PLACE], "")
-    named = f"passage {best[PLACE]}{f', which stands {end} in the prompt,' if end else ''}"
-    rhos = f"rho {number(best[RHO], 2)}; the next is that of passage {second[PLACE]}, {number(second[RHO], 2)}"
+    rhos = f"rho {number(best[RHO], 2)}; next, passage {second[PLACE]}: {number(second[RHO], 2)}"
+    named = f"passage {best[PLACE]}{f' ({end} in the prompt)' if end else ''}"
     if all(row["rho_high"] < best["rho_low"] for row in ranked[1:]):
-        return f"the label of {named} agrees best with the list's score ({rhos})", bool(end)
-    what = f"no place's label agrees clearly better than the others (that of {named} has {rhos})"
-    return what, False
+        return f"The label of {named} agrees best with the list's score: {rhos}", bool(end)
+    return f"No place's label agrees clearly best with the list's score: {named} has {rhos}", False

@@ -18,7 +18,7 @@ _BUNDLED = {
     BUNDLED_FID: "a Fusion-in-Decoder T5 of 5 million parameters",
 }
 # What recall and ideal rankings are taken over, by ``relevant``; else over all judgments.
-_RECALL_BASES = {"list": "own list", "pool": "pooled passages"}
+_RECALL_BASES = {"list": "each list alone", "pool": "the passages of all runs"}
 _MOST_NAMES = 5
 _LONGEST = 60
 _BETWEEN = " \N{MIDDLE DOT} "
@@ -68,7 +68,7 @@ def _how(summary: Mapping[str, Any]) -> Iterator[str]:
         if is_reader and (reader is None or other["name"] != reader["name"]):
             yield f"{role.replace('_', ' ')}: {_described(other)}"
     if reader is not None:
-        yield f"prompt {_cut(_file(reader['prompt']))}"
+        yield f"prompt template {_cut(_file(reader['prompt']))}"
         yield f"metric {_cut(settings['metric'])}"
     conditions = (summary.get("study") or {"conditions": [settings]})["conditions"]
     cutoffs = ", ".join(map(str, sorted({one["k"] for one in conditions})))
@@ -117,8 +117,8 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
         if settings.get(name):
             yield f"{name} {_cut(_file(settings[name]))}"
     whole = settings["relevant"]
-    own = "" if settings.get(JUDGED, whole) == whole else " (of qrels all judgments)"
-    yield f"recall base: {_RECALL_BASES.get(whole, 'all judgments')}{own}"
+    own = "" if settings.get(JUDGED, whole) == whole else " (for qrels, all judgments)"
+    yield f"recall is measured against {_RECALL_BASES.get(whole, 'all judgments')}{own}"
 
 
 def _runs(summary: Mapping[str, Any]) -> list[str]:

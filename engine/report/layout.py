@@ -23,15 +23,17 @@ KENDALL, SPEARMAN = "Kendall's \N{GREEK SMALL LETTER TAU}", "Spearman's \N{GREEK
 SHARE = "share of max \N{GREEK SMALL LETTER TAU}"
 _MIB = 2**20
 _SIGN = re.compile(r"(?<![^ \[])-(?=\d)")
+# Words that begin lines of the engine; a name may stand there, too.
+_WORDS = re.compile("(an?|the|no|not|more|that|with|labels|lists|scores|worse|undecided)\\b[ :]")
 # Letters that follow intervals, and what they stand for.
 METHODS = {
-    "percentile": ("p", "percentile of resamples"),
-    "studentized": ("s", "studentized"),
-    "inverted": ("i", "by inverting a test"),
-    "permutation": ("t", "by a permutation test"),
+    "percentile": ("p", "percentiles of resamples"),
+    "studentized": ("s", "studentized jackknife"),
+    "inverted": ("i", "inverted test"),
+    "permutation": ("t", "permutation test"),
     # Of results of earlier versions.
     "bca": ("b", "BCa of resamples"),
-    "resampling": ("r", "resampled"),
+    "resampling": ("r", "resamples"),
 }
 
 
@@ -104,9 +106,8 @@ def terminal_table(grid: Grid, *, short: bool = False) -> Table:
 def sentence(text: str) -> str:
     """A line as a sentence: names of runs keep their case."""
     text = text.strip()
-    for start in ("choose ", "the data ", "to tell ", "worse: ", "not worse: ", "undecided: "):
-        if text.startswith(start):
-            text = text[0].upper() + text[1:]
+    if _WORDS.match(text):
+        text = text[0].upper() + text[1:]
     return text if not text or text[-1] in ".?!" else f"{text}."
 
 
@@ -154,19 +155,19 @@ def interval(row: Mapping[str, Any] | None, name: str, value: str = "", *, plus:
 def methods_line(methods: Iterable[str]) -> str:
     """What the letters after intervals mean, for the methods in use; empty where there are none."""
     used = set(methods)
-    meanings = [f"{mark} {meaning}" for name, (mark, meaning) in METHODS.items() if name in used]
-    return f"intervals: {', '.join(meanings)}" if meanings else ""
+    meanings = [f"{mark} = {meaning}" for name, (mark, meaning) in METHODS.items() if name in used]
+    return f"interval methods: {', '.join(meanings)}" if meanings else ""
 
 
 def calls_line(costs: ReadingCosts) -> str:
     """What some LLM calls cost."""
     rate = f" at {costs.done / costs.seconds:.1f} calls/s" if costs.done and costs.seconds else ""
     highest = max(costs.workers.values(), default=0)  # 0 where a server reads
-    peak = f", peak {highest / _MIB:.0f} MiB per actor" if highest else ""
+    peak = f", peak memory {highest / _MIB:.0f} MiB per process" if highest else ""
     failed = f", {costs.failed} failed" if costs.failed else ""
     if costs.retried_requests:
         failed += f", {counted(costs.retried_requests, 'request[|s]')} repeated"
-    return f"{costs.wanted} requested, {costs.reused} cached, {costs.done} new{rate}{failed}{peak}"
+    return f"{costs.wanted} requested (without duplicates), {costs.reused} cached, {costs.done} new{rate}{failed}{peak}"
 
 
 def p_text(value: float) -> str:

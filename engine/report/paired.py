@@ -96,7 +96,7 @@ class Comparison:
         paired = {row[name] for row in self.pairs for name in (RUN, RUN_B)}
         alone = [run for run in self.scores.runs if run.startswith(f"{first}:")]
         if alone := [run for run in alone if run not in paired]:
-            problem = f"{alone[0]} has no partner"
+            problem = f"{alone[0]} has no run to compare with"
             raise InputError(problem, "name a run of each, as FOLDER:RUN", "results.partner")
         of, family, clusters = self.scores.of, len(self.pairs), self.scores.clusters
         differences = [of(row[RUN_B]) - of(row[RUN]) for row in self.pairs]
@@ -177,7 +177,7 @@ def compare(
         pairs.append({RUN: run, RUN_B: run_b} | dict(zip(_FIGURES, figures, strict=True)))
     unlike += [*_lost(pairs, scored), *_other_rules(evaluations.values())]
     paired = {row[name] for row in pairs for name in (RUN, RUN_B)}
-    notes += [f"{name} has no partner" for name in scores.runs if name not in paired]
+    notes += [f"{name} has no run to compare with" for name in scores.runs if name not in paired]
     flipped, differing = _flipped(pairs, scored), _differing(evaluations)
     names = _short_names(runs)
     called = scored.with_columns(pl.col(RUN).replace(names))
@@ -210,23 +210,22 @@ def _place(text: str) -> tuple[str, str | None]:
 
 
 def _runs(findings: Findings, run: str | None) -> list[str]:
+    path = findings.folder
     if findings.configuration.get("until"):
-        problem = "was read until its runs were told apart, which intervals here do not know"
-        raise InputError(
-            problem, "evaluate without `until`", "results.stopped", path=findings.folder
-        )
+        problem = "stopped as soon as its runs differed significantly, and intervals here do not allow for that"
+        raise InputError(problem, "evaluate without `until`", "results.stopped", path=path)
     if findings.table("evaluated_queries").is_empty():
         problem = "lacks evaluated_queries.parquet: an earlier version wrote it"
         raise InputError(
-            problem, "evaluate again; LLM calls are cached", "results.version", path=findings.folder
+            problem, "evaluate again; LLM calls are cached", "results.version", path=path
         )
     known = [one for one in findings.wholes if run in (None, one)]
     if not known:
         problem = f"has no end-to-end scores of {run or 'any run'}"
         remedy = f"it has {', '.join(findings.wholes) or 'none: evaluate with `end_to_end`'}"
-        raise InputError(problem, remedy, "results.scoreless", path=findings.folder)
+        raise InputError(problem, remedy, "results.scoreless", path=path)
     if lost := [one for one in known if one not in findings.downstream[RUN]]:
-        path = findings.folder / "downstream.parquet"
+        path /= "downstream.parquet"
         raise InputError(
             f"has no scores of {lost[0]}", "evaluate again", "results.incomplete", path=path
         )
@@ -263,9 +262,10 @@ def _shared(evaluations: Sequence[Findings]) -> tuple[pl.DataFrame, list[str], b
     )
     every = pl.concat(asked)[QUERY_ID].n_unique()
     amounts = {
-        "[query is|queries are] not in all folders, and left out": every - by_id.height,
-        "[query has|queries have] another text, and [is|are] left out": by_id.height - same.height,
-        "shared [query has|queries have] other answers": same.height - alike.height,
+        "[query is|queries are] not in all folders and [is|are] left out": every - by_id.height,
+        "[query has|queries have] a different text and [is|are] left out": by_id.height
+        - same.height,
+        "shared [query has|queries have] different reference answers": same.height - alike.height,
     }
     unlike = [counted(amount, what) for what, amount in amounts.items() if amount]
     return same, unlike, alike.height < same.height
@@ -293,9 +293,9 @@ def _no_verdict(evaluations: Collection[Findings], is_changed: bool) -> Iterator
     if len(metrics) > 1:
         yield f"scores by {listed(metrics)} have no common scale"
     elif len(codes) > 1:
-        yield f"scores by {metrics[0]} have no common scale: its code is not the same"
+        yield f"scores by {metrics[0]} have no common scale: its code differs"
     if is_changed:
-        yield "no verdict over other answers (`allow` answers gives one)"
+        yield "no verdict, since reference answers differ (`allow` answers gives one)"
 
 
 def _clusters(
@@ -325,7 +325,7 @@ def _clusters(
         return None, notes
     text = f"{queries.height} queries are in {codes.n_unique()} clusters {how}"
     if cluster != _NONE:
-        text += ", which intervals, p-values and decisions take as independent"
+        text += ", and intervals, p-values and decisions take clusters as independent"
         return clusters_of(shared, by), [*notes, f"{text} (`cluster` {_NONE}: queries)"]
     text += ", but intervals, p-values and decisions assume independent queries"
     return None, [f"{text}, and may be wrong"] if is_much else []

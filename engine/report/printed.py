@@ -35,14 +35,13 @@ _BEST = (
     "* the annotator's highest tau, chosen after the fact on these data and therefore optimistic;\n"
     "the answer, the page and the verdict use the primary measure, which was chosen beforehand"
 )
-_LIMIT = "limit: the highest tau (for a negative tau, the lowest) that these scores allow, with their ties"
+_SHARE = f"{layout.SHARE}: tau as a share of the most that ties in the scores allow"
+_LIMIT = f"limit: the highest tau (the lowest, if tau is negative) that ties in the scores allow; {layout.SHARE}: tau / limit"
 _SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference is; "
-_WINNERS = (
-    "same winner: the pairs of runs for which measure and end-to-end score name the same winner"
-)
+_WINNERS = "same winner: pairs of runs for which measure and end-to-end score name the same winner"
 # Of two runs, which have one order, no coefficient is shown; by whether measure and score agree.
-_OF_TWO = {1: "same", 0: "tied", -1: "other"}
-_ORDER = "order: same as by the end-to-end score, or other; half of all measures match by chance"
+_OF_TWO = {1: "same", 0: "tied", -1: "reversed"}
+_ORDER = "order: same as by the end-to-end score, or reversed; half of all measures match by chance"
 
 MOST_LINES = 25
 # Rows of the leaderboard: the ten best, fewer where other lines need the room, but never fewer than three.
@@ -51,6 +50,17 @@ _MOST_ANNOTATORS = 8
 # Notes that stand in the answer as they are; of others their codes.
 _OF_LISTS = (SHORT_LISTS, IDENTICAL, WRITTEN_LISTS, WRITTEN_PASSAGES, UNRANKED, RISING)
 _OF_INPUTS = (PRIMARY_UNDEFINED, *_OF_LISTS)
+# What other codes are called there.
+_TITLES = {
+    "own_readers": "the reader is a function",
+    "not_reproducible": "outputs of an API vary",
+    "ignored_queries": "queries of the runs that the queries file lacks",
+    "judged_other_queries": "judgments of queries that the queries file lacks",
+    "judged_other_documents": "judgments of passages that the corpus lacks",
+    "judgments_beyond_lists": "judgments of passages that no run lists",
+    "tied_scores": "means that the order of ties changes",
+    "unreachable_p": "too few resamples",
+}
 _IN_FULL = (REACHED, SAMPLED_LISTS, UNREAD, STOPPED, DECIDED, *_OF_INPUTS, STORED, *OF_OUTPUTS)
 
 
@@ -61,12 +71,12 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     if findings.wholes:
         agreement = grids.agreement(findings, _MOST_ANNOTATORS)
         below += ["", terminal_table(agreement, short=True)]
-        below += [*filter(None, [agreement.caption]), *_undefined(findings)]
+        below += ["; ".join(filter(None, [_SHARE, agreement.caption])), *_undefined(findings)]
         below += grids.advice(findings)
     below.append("")
     if findings.conditions:
         conditions = counted(len(findings.conditions), "condition[|s]")
-        below.append(f"a study of {conditions}; above is the first, conditions.parquet has all")
+        below.append(f"study of {conditions}: the first is shown; conditions.parquet has all")
     below += [*_costs(findings), *prices(findings), *_notes(findings)]
     below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")
     above = [*head, *verdict.said(findings.summary)]
@@ -90,7 +100,7 @@ def _undefined(findings: Findings) -> list[str]:
     ((reason, of_it),) = Counter(cells[NOTE]).most_common(1)
     others = cells.height - of_it
     more = f", {counted(others, 'more')} for other reasons" if others else ""
-    return [f"{counted(of_it, 'correlation[|s]')} {reason}{more}"]
+    return [f"{counted(of_it, 'correlation[ is|s are]')} {reason}{more}"]
 
 
 def _costs(findings: Findings) -> list[Table | str]:
@@ -111,10 +121,10 @@ def _costs(findings: Findings) -> list[Table | str]:
 def _notes(findings: Findings) -> list[str]:
     noted = findings.summary["notes"] | findings.study_notes
     in_full = [f"note: {note['text']}" for code in _IN_FULL for note in noted.get(code, ())]
-    about = [code.replace("_", " ") for code in noted if code not in _IN_FULL]
+    about = [_TITLES.get(code, code.replace("_", " ")) for code in noted if code not in _IN_FULL]
     if others := len(remarks(findings)):
-        about.append(f"{others} on single figures")
-    return [*in_full, *([f"notes: {', '.join(about)}"] if about else [])]
+        about.append(f"{others} on figures that are missing or have no interval")
+    return [*in_full, *([f"notes: {'; '.join(about)}"] if about else [])]
 
 
 def full_parts(findings: Findings, out: str | Path) -> list[Table | str]:
@@ -229,7 +239,7 @@ def _reach(findings: Findings) -> Grid:
         names = [*(row[RUN] for _ in several), name, findings.named(row[MEASURE], name)]
         values = ["" if math.isnan(value) else number(value, 2) for value in figures]
         rows.append([*names, *values, *(str(row[N]) for _ in partial)])
-    title = "How far tau reaches, by each annotator's primary measure"
+    title = "How far ties let tau reach, by each annotator's primary measure"
     return Grid("reach", _LIMIT, head, rows, len(several) + 2, title)
 
 
@@ -275,7 +285,7 @@ def _differences(
         values = [layout.interval(row, TAU, difference, plus="+")]
         values += [layout.p_value(row["tau_p_holm"])] if tests else []
         rows.append([*(row[key] for key in keys), *values, *(str(row[N]) for _ in partial)])
-    title = f"{layout.KENDALL} of {comparisons[first][0]}, less that of:"
+    title = f"{layout.KENDALL} of {comparisons[first][0]}, minus that of:"
     caption = layout.methods_line(comparisons[tables.METHOD])
     name = "differences-of-runs" if among_runs else "differences"
     return Grid(name, caption, [*head, *partial], rows, len(keys), title)
@@ -311,7 +321,7 @@ def _means_of_runs(findings: Findings) -> Grid:
         values += [layout.p_value(row[f"{score}_p"]) for _ in tested]
         rows.append([*named, *values, *(str(row[N]) for _ in partial)])
     caption = layout.adjusted(pairs[tables.PAIRS][0], bootstrap)
-    return Grid("means", caption, head, rows, len(names), f"Means, less those of {pairs[RUN][0]}")
+    return Grid("means", caption, head, rows, len(names), f"Means minus those of {pairs[RUN][0]}")
 
 
 def _order_of_runs(findings: Findings) -> Grid:
@@ -404,10 +414,8 @@ def _untested(comparisons: pl.DataFrame) -> list[str]:
     of_annotators = untested.filter(~of_runs)
     several = "{run} " if of_annotators[RUN].n_unique() > 1 else ""
     return [
-        *_cell_notes(of_annotators, several + "{annotator} less {annotator_b} {measure}"),
-        *_cell_notes(
-            untested.filter(of_runs), "{annotator} {measure} of {run} less that of {run_b}"
-        ),
+        *_cell_notes(of_annotators, several + "{annotator} minus {annotator_b} {measure}"),
+        *_cell_notes(untested.filter(of_runs), "{annotator} {measure}, {run} minus {run_b}"),
     ]
 
 

@@ -55,7 +55,7 @@ def summarize_study(study: Study, directories: dict[Condition, str]) -> dict[str
             for condition in study.evaluations
         ],
         "costs": [
-            {READER: reader, AUGMENTATION: augmentation, "role": role, **asdict(costs)}
+            {READER: reader, AUGMENTATION: augmentation, "role": role, **costs.described()}
             for (reader, augmentation, role), costs in study.costs.items()
         ],
         "seconds": study.seconds,
@@ -221,8 +221,8 @@ def _stand_in(findings: Findings) -> Grid:
         figures += [layout.p_value(row[tables.p_holm_of(TAU)]), str(row[N])]
         if not math.isnan(row[tables.difference_of(TAU)]):
             cells.append([*(row[name] for name in runs), *names, *figures])
-    head = [*runs, "end-to-end score of", "less labels by", "measure"]
+    head = [*runs, "end-to-end score of", "minus labels by", "measure"]
     figures = [f"difference{layout.level(findings.bootstrap.of_fixed_n)}", "p (Holm)", N]
-    title = f"{layout.KENDALL} of a reader's own labels with its end-to-end score, less that of another's labels"
+    title = f"{layout.KENDALL} of a reader's own labels with its end-to-end score, minus that of another's labels"
     caption = layout.methods_line(compared[METHOD])
     return Grid("substitutes", caption, [*head, *figures], cells, len(head), title)

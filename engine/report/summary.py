@@ -94,7 +94,7 @@ def summarize(
             **({METRIC_CODE: metric.code or None} if metric.own else {}),
             "counts": _counts(evaluation),
             "notes": notes_by_code(evaluation.notes),
-            "reading": asdict(reading.costs if reading else ReadingCosts()),
+            "reading": (reading.costs if reading else ReadingCosts()).described(),
             "outputs": [
                 {"output": output, "reads": reads}
                 for output, reads in list(evaluation.outputs.commonest.items())[:SHOWN]
@@ -162,7 +162,7 @@ def _roles(evaluation: Evaluation) -> dict[str, Any]:
         role = reading.ask.role
         described = describe_reader(reading)
         if role != READER:
-            described |= {**reading.ask.description, "reading": asdict(reading.costs)}
+            described |= {**reading.ask.description, "reading": reading.costs.described()}
         roles[role.key] = described
     return roles
 

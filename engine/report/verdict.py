@@ -18,7 +18,7 @@ from engine.report import layout
 from engine.statistics.comparison import clusters_of, numbered
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.runs import mean_interval
-from engine.statistics.table import Choice, Lead, Opinion
+from engine.statistics.table import Choice, Lead
 from engine.statistics.until import MOST_QUERIES, POWER
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, TAU, VALUE, N, high_of, low_of
 
@@ -29,13 +29,13 @@ CASES = {
     "clear": "Choose {best}{only}.",
     "undecided": "The data do not decide between {rivals}{only}.",
     "undecided_some": "The data do not decide between {rivals}; {best} is significantly ahead of {beaten}{only}.",
-    "undecided_equal": "The data do not decide: equal means; a difference of up to {most} either way is not excluded{only}.",
+    "undecided_equal": "The data do not decide: the means are equal, but a difference of up to {most} either way remains possible{only}.",
     "tie": "All runs are tied{only}.",
     "one_query": "One query cannot decide between {rivals}{only}.",
     "no_intervals": "Without resamples the certainty is unknown; {best} is ahead{only}.",
     "no_intervals_tie": "Without resamples the certainty is unknown; {rivals} are tied for the lead{only}.",
     "one_run": "There is no other run to choose from{only}.",
-    "own_lists": "Labels where `relevant` is list do not compare runs; `relevant` pool lets them.",
+    "own_lists": "With `relevant` list, labels do not compare runs; use `relevant` pool.",
     "no_common_query": "No query has a score in every run, so the runs cannot be compared.",
     "no_score": "No query has a score: failed LLM calls leave all of them out.",
     "no_label": "No query has a score, since no listed passage has a label.",
@@ -47,15 +47,12 @@ SENTENCES = {
     "needed": "{few} too few: plan for {numbers} ({power} power{as_here}).",
     "as_here": "; {numbers} if the true {differences} as large as here",
     "lost": "Whichever {of_some}you choose, you lose at most {most} ({confidence}).",
-    "labels_agree": "The {annotator} labels also prefer {run} ({measure}: {lead}).",
-    "labels_prefer": "The {annotator} labels prefer {run} ({measure}: {lead}).",
-    "labels_contradict": "The {annotator} labels prefer {run} instead ({measure}: {lead}).",
-    "labels_ahead": "By the {annotator} labels, {run} is {also}ahead, but not significantly ({measure}: {lead}).",
-    "labels_ahead_untested": "By the {annotator} labels, {run} is {also}ahead ({measure}: {lead}).",
+    "labels_prefer": "The {annotator} labels {also}prefer {run}{instead} ({measure}: {lead}).",
+    "labels_ahead": "By the {annotator} labels, {run} is {also}ahead{unsure} ({measure}: {lead}).",
     "labels_equal": "The {annotator} labels find no difference between {run} and {over} ({measure}).",
     "agreement": "{kendall} of {annotator} {measure} with the end-to-end score is {figure}.",
     "failed_as_zero": "{failed} failed and {count} as 0.",
-    "failed_left_out": "{failed} failed, and the figures that need {them} go without {queries}.",
+    "failed_left_out": "{failed} failed; {queries} left out of the figures that need {them}.",
 }
 _LABELS_ONLY = " (labels only: no list was read end to end)"
 
@@ -107,7 +104,7 @@ def _sentences(case: str, choice: Choice | None, evaluation: Evaluation) -> Iter
             failed=counted(failed, "LLM call[|s]"),
             count=agreeing(failed, "[counts|count]"),
             them=agreeing(failed, "[it|them]"),
-            queries=agreeing(failed, "[its query|their queries]"),
+            queries=agreeing(failed, "[its query is|their queries are]"),
         )
 
 
@@ -182,7 +179,7 @@ def _figures(
     if evaluation and choice.n < evaluation.queries:
         those = "those with a score" + " in every run" * bool(choice.leads)
         if "rho" in evaluation.end_to_end.columns and choice.annotator is None:
-            those = "with whole lists read, and the labels of all"
+            those = "those read end to end, with the labels of all"
         over = f"{choice.n} of {evaluation.queries} queries, {those}"
     mean = "" if bootstrap.until else f", {number(choice.means[choice.best])}"
     leads = [
@@ -286,35 +283,24 @@ def _agreement(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
 def _labels(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
     sure = evaluation.settings.bootstrap.resamples > 0
     for place, opinion in enumerate(choice.opinions):
-        opposed = opinion.best != choice.best and opinion.lead.significant
+        lead, prefers = opinion.lead, opinion.lead.significant
         # The first annotator is heard in any case, unless its measure is what decides.
-        if (place == 0 and choice.annotator is None) or opposed:
-            lead = opinion.lead
-            yield SENTENCES[_side(opinion, choice, sure=sure)].format(
+        if (place == 0 and choice.annotator is None) or (opinion.best != choice.best and prefers):
+            # On a tie no run leads that a measure could also prefer, and undecided scores prefer none.
+            agrees = opinion.best == choice.best and all(one.difference for one in choice.leads)
+            agrees = agrees and not (prefers and choice.undecided)
+            opposed = any(one.over == opinion.best and one.significant for one in choice.leads)
+            case = "prefer" if prefers else "ahead" if lead.difference else "equal"
+            yield SENTENCES[f"labels_{case}"].format(
                 annotator=opinion.annotator,
                 measure=opinion.measure,
                 run=opinion.best if lead.difference else lead.run,
                 over=lead.over,
-                also="also " if _agrees(opinion, choice) else "",
+                also="also " * agrees,
+                instead=" instead" * opposed,
+                unsure=", but not significantly" * (sure and not math.isnan(lead.low)),
                 lead=_lead(lead),
             )
-
-
-def _agrees(opinion: Opinion, choice: Choice) -> bool:
-    # On a tie no run leads that a measure could also prefer.
-    return opinion.best == choice.best and all(lead.difference for lead in choice.leads)
-
-
-def _side(opinion: Opinion, choice: Choice, *, sure: bool) -> str:
-    lead = opinion.lead
-    if lead.difference == 0:
-        return "labels_equal"
-    if not lead.significant:
-        return "labels_ahead" if sure and not math.isnan(lead.low) else "labels_ahead_untested"
-    if _agrees(opinion, choice):
-        return "labels_agree"
-    contradicts = any(one.over == opinion.best and one.significant for one in choice.leads)
-    return "labels_contradict" if contradicts else "labels_prefer"
 
 
 def _lead(lead: Lead, mean: str = "") -> str:

@@ -64,7 +64,7 @@ def test_the_page_has_every_row_in_one_file_and_runs_nothing_of_the_data(tmp_pat
     assert capsys.readouterr().out == ""
     page = (tmp_path / "page.html").read_text()
     assert "Comparison of old and new" in page
-    assert "new less old" in page  # in the picture
+    assert "new minus old" in page  # in the picture
     assert "30 won by new, 10 lost</h3>" in page
     assert ">Flipped</a>" in page
     assert "<summary>Settings" not in page  # it has none

@@ -122,7 +122,7 @@ def test_two_runs_of_one_folder_are_tested(tmp_path, candidate, status, capsys):
     folder = write_evaluation(tmp_path / "main", runs)
     named = ("--baseline", f"{folder}:old", "--candidate", f"{folder}:{candidate}")
     assert erag("gate", *named, "--margin", 0.02) == status
-    assert f"worse: main:{candidate} less main:old is " in capsys.readouterr().out
+    assert f"worse: main:{candidate} minus main:old is " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("cluster", "status"), [([], 3), (["--cluster", "none"], 0)])

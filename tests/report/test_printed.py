@@ -134,7 +134,7 @@ def test_two_runs_are_in_the_same_order_or_the_other_and_have_no_coefficient_of_
     text, _ = shown(tmp_path, runs=runs, qrels=qrels, annotators=("erag", "qrels"))
     table = text.split("Order of the 2 runs")[1].split("order: same as")[0]
     rows = [line.split() for line in table.splitlines() if "P@1" in line]
-    assert [(row[0], row[-1]) for row in rows] == [("erag", "same"), ("qrels", "other")]
+    assert [(row[0], row[-1]) for row in rows] == [("erag", "same"), ("qrels", "reversed")]
     assert "SPA" not in text
 
 
@@ -188,7 +188,7 @@ def test_differences_without_a_p_value_have_their_reason(tmp_path):
         run=pl.lit("sys")
     )
     _, said = shown(tmp_path, runs=rare, annotators=("erag", "provenance"), measures="P@2 RR")
-    as_expected([line for line in said if line.startswith("note: erag less ")])
+    as_expected([line for line in said if line.startswith("note: erag minus ")])
 
 
 def test_differences_with_a_p_value_and_no_interval_have_their_reason():
@@ -199,4 +199,4 @@ def test_differences_with_a_p_value_and_no_interval_have_their_reason():
     }  # fmt: skip
     rows = [row, row | {"measure": "AP", "tau_low": -0.1}, row | {"measure": "R", "note": ""}]
     found = printed._untested(pl.DataFrame(rows))
-    assert found == ["erag less judge RR: no interval: so it is"]
+    assert found == ["erag minus judge RR: no interval: so it is"]

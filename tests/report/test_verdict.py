@@ -107,11 +107,11 @@ CASES = {
         ],
     ),
     "undecided, and labels are sure": (
-        evaluation([("erag", P, CONTRARY)], NEAR),
+        evaluation(RIVALS, NEAR),
         [
             r"The data do not decide between t and s\. .*",
             r"60 queries are too few: .* Whichever you choose, you lose at most 0\.1\d \(95%\)\.",
-            r"The erag labels prefer s \(P@3: s leads t by .*\)\.",
+            r"The erag labels prefer t \(P@3: t leads s by .*\)\. The b labels prefer s \(P@3: s leads t by .*\)\.",
         ],
     ),
     "many runs": (
@@ -135,7 +135,7 @@ CASES = {
     "equal means of unequal scores": (
         evaluation([("erag", P, CLEAR)], SWAPPED),
         [
-            rf"The data do not decide: equal means; a difference of up to 0\.1\d either way is not excluded\. {BY_READER}"
+            rf"The data do not decide: the means are equal, but a difference of up to 0\.1\d either way remains possible\. {BY_READER}"
             r"s and t have the same mean, 0\.333\.",
             r"60 queries are too few: plan for about \d\d,000 to separate s from t \(80% power\)\. "
             r"Whichever you choose, you lose at most 0\.1\d \(95%\)\.",
@@ -145,14 +145,14 @@ CASES = {
     "equal means of unequal labels": (
         evaluation([("erag", P, SWAPPED)]),
         [
-            r"The data do not decide: equal means; .* either way is not excluded \(labels only: .*\)\. By erag P@3 .*",
+            r"The data do not decide: the means are equal, but .* either way remains possible \(labels only: .*\)\. By erag P@3 .*",
             r"60 queries are too few: .* Whichever you choose, .*",
         ],
     ),
     "equal means, read until a verdict": (
         evaluation([], SWAPPED, until="verdict"),
         [
-            r"The data do not decide: equal means; .* \(em, 60 queries; 95% confidence sequences.*\): .* same mean\.",
+            r"The data do not decide: the means are equal, but .* \(em, 60 queries; 95% confidence sequences.*\): .* same mean\.",
             r"60 queries are too few: .* Whichever you choose, .*",
         ],
     ),
@@ -204,7 +204,7 @@ CASES = {
     ),
     "labels that excuse what was not found": (
         evaluation([("erag", P, CLEAR)], relevant="list"),
-        [r"Labels where `relevant` is list do not compare runs; `relevant` pool lets them\."],
+        [r"With `relevant` list, labels do not compare runs; use `relevant` pool\."],
     ),
     "no common query": (
         evaluation([("erag", P, CLEAR)], CLEAR, apart=True),
@@ -219,14 +219,14 @@ CASES = {
         [
             r"Choose t\. .*",
             r"The erag labels .*",
-            r"2 LLM calls failed, and the figures that need them go without their queries\.",
+            r"2 LLM calls failed; their queries are left out of the figures that need them\.",
         ],
     ),
     "no score": (
         evaluation([], failed=80, failed_reads="skip"),
         [
             r"No query has a score: failed LLM calls leave all of them out\.",
-            r"80 LLM calls failed, and the figures that need them go without their queries\.",
+            r"80 LLM calls failed; their queries are left out of the figures that need them\.",
         ],
     ),
     "no label": (

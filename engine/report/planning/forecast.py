@@ -14,11 +14,11 @@ from rich.text import Text
 from engine.machine.remote.api_settings import HOUR, ApiSettings
 from engine.messages.checked import Checked, Within
 from engine.messages.errors import InputError
-from engine.messages.wording import agreeing, counted, quoted
+from engine.messages.wording import agreeing, counted, listed, quoted
 from engine.report.layout import Grid, terminal_table
 from engine.sources.io.locations import Location
 
-BUDGET = re.compile(r"(\d+(?:\.\d+)?)(reads|h|)")
+BUDGET = re.compile(r"(\d+(?:\.\d+)?)(calls|reads|h|)")
 SINGLE_PASSAGES, WHOLE_LISTS = "single passages", "whole lists"
 
 
@@ -29,8 +29,8 @@ class PlanSettings(Checked):
     Attributes:
         pace: Folder or address of the results of an earlier evaluation: LLM calls are taken to be as fast as there.
         finish_in: Hours in which the LLM calls should end; the plan says how many actors that takes.
-        budget: Most that the evaluation may take: LLM calls, hours or money, as in 20000reads, 2h or 5.00. The plan
-            says which way of reading keeps to it.
+        budget: Most that the evaluation may take: LLM calls, hours or money, as in 20000calls, 2h or 5.00. The plan
+            says which way of reading keeps within it.
 
     Raises:
         InputError: a value out of range, or one that needs a pace without one.
@@ -44,7 +44,7 @@ class PlanSettings(Checked):
         super().__post_init__()
         if self.budget and not BUDGET.fullmatch(self.budget):
             problem = f"`budget` is {quoted(self.budget)}"
-            raise InputError(problem, "use 20000reads, 2h or 5.00", "settings.budget")
+            raise InputError(problem, "use 20000calls, 2h or 5.00", "settings.budget")
         if self.finish_in is not None and self.pace is None:
             problem = "`finish_in` without `pace`: nothing says how long LLM calls take"
             remedy = "give the results of an earlier evaluation as `pace`"
@@ -78,7 +78,7 @@ class Kind:
 
     @property
     def shared(self) -> int:
-        """Those that are equal to others, and so are done once."""
+        """Duplicates of others, which are done once."""
         return self.asked - self.stored - self.left
 
 
@@ -160,6 +160,11 @@ _AS_SECONDS, _AS_MINUTES, _LEAST = 100.0, 100 * _MINUTE, 0.1
 # Rows of the table; kinds of several readers are added up where there would be more.
 _MOST_ROWS = 8
 _ACTORS = "[actor|actors]"
+# The counts of a kind, as all outputs call them; JSON has them also by the names of earlier versions.
+_NAMES, _EARLIER = (
+    ("requested", "duplicate", "cached", "new"),
+    ("asked", "shared", "stored", "left"),
+)
 
 
 def shown(forecast: Forecast) -> list[Table | str]:
@@ -176,10 +181,8 @@ def content(forecast: Forecast) -> dict[str, Any]:
     return {
         "queries": forecast.queries,
         "sampled": forecast.sampled,
-        "reads": {
-            name: getattr(forecast.all, name) for name in ("asked", "shared", "stored", "left")
-        },
-        "kinds": [asdict(kind) | {"shared": kind.shared} for kind in forecast.kinds],
+        "reads": _counts(forecast.all),
+        "kinds": [asdict(kind) | _counts(kind) for kind in forecast.kinds],
         "actors": forecast.actors,
         "pace": forecast.pace,
         "notes": forecast.notes,
@@ -189,6 +192,11 @@ def content(forecast: Forecast) -> dict[str, Any]:
         "token_price": forecast.all.token_price,
         "ways": {one.name: round(add_up(forecast.kinds, way=one).left) for one in forecast.ways},
     }
+
+
+def _counts(kind: Kind) -> dict[str, int]:
+    counts = [getattr(kind, name) for name in _EARLIER]
+    return dict(zip(_NAMES + _EARLIER, counts * 2, strict=True))
 
 
 def _cost(forecast: Forecast) -> float | None:
@@ -204,31 +212,29 @@ def _table(forecast: Forecast) -> Table:
     timed, actors = forecast.pace is not None, forecast.actors
     estimated = "" if forecast.sampled is None else ", an estimate"
     names = ["reader", "LLM calls"] if several else ["LLM calls"]
-    head = [*names, "requested", "equal", "cached", "new", "prompt tokens", "generated at most"]
+    head = [*names, *_NAMES, "prompt tokens", "generated at most"]
     if timed:
         head += ["time of 1 actor", *([] if actors == 1 else [f"of {actors} actors"])]
     head += ["cost of calls"] * forecast.is_priced
     title = f"LLM calls of {counted(forecast.queries, '[query|queries]')}{estimated}"
     result = terminal_table(Grid("reads", "", head, [], len(names), title))
     ways = [
-        add_up(kinds, way=way, name=f"{way.name}{'' if way.known else ', at least'}")
+        add_up(kinds, way=way, name=f"with {way.name}{'' if way.known else ', at least'}")
         for way in forecast.ways
     ]
-    for kind in [*kinds, forecast.all, *ways]:
-        counts = [f"{n:,}" for n in (kind.asked, kind.shared, kind.stored)]
-        values = [*([""] * 3 if kind in ways else counts), f"{kind.left:,.0f}"]
-        values += [
-            "" if n is None else f"{n:,.0f}" for n in (kind.prompt_tokens, kind.output_tokens)
-        ]
+    for one in [*kinds, forecast.all, *ways]:
+        counts = [f"{_counts(one)[name]:,.0f}" for name in _NAMES]
+        values = [*[""] * 3, counts[3]] if one in ways else counts
+        values += ["" if n is None else f"{n:,.0f}" for n in (one.prompt_tokens, one.output_tokens)]
         if timed:
             values += [
-                "" if kind.seconds is None or not kind.left else duration(kind.seconds / shared)
+                "" if one.seconds is None or not one.left else duration(one.seconds / shared)
                 for shared in dict.fromkeys((1, actors))
             ]
         if forecast.is_priced:
-            money = forecast.money(kind.seconds, kind.token_price)
+            money = forecast.money(one.seconds, one.token_price)
             values.append("" if money is None else _money(money))
-        names = [kind.reader, kind.name] if several else [kind.name]
+        names = [one.reader, one.name] if several else [one.name]
         result.add_row(*map(Text, [*names, *values]))
     return result
 
@@ -245,16 +251,20 @@ def _rows(kinds: Sequence[Kind]) -> list[Kind]:
 def _lines(forecast: Forecast) -> Iterator[str]:
     if forecast.sampled is not None:
         queries = counted(forecast.sampled, "[query|queries]")
-        yield f"counts: from a sample of {queries}, by what runs list for all"
+        yield f"counts: estimated from a sample of {queries}, and from all listed passages"
     if not forecast.all.left:
         yield "no new LLM call is needed: all are cached"
         return
+    if forecast.ways:
+        given = [re.sub("[a-z]+", r"`\g<0>`", one.name) for one in forecast.ways]
+        options = listed([name for name in given if name.count("`") == 2])
+        yield f"with …: new LLM calls if you set {options}; at least: outputs decide how many more"
     if forecast.settings.budget:
         yield _within(forecast, forecast.settings.budget)
     if forecast.pace is None:
-        yield "no time is predicted: erag plan takes it from the results of an earlier evaluation (`pace`)"
+        yield "no time is predicted: name the results of an earlier evaluation (`pace`) to take it from"
     else:
-        yield f"time: as LLM calls took in {forecast.pace}"
+        yield f"time: at the pace of the LLM calls in {forecast.pace}"
     yield from (f"note: {note}" for note in forecast.notes)
     for actors in dict.fromkeys((1, forecast.actors)):
         if (seconds := forecast.seconds(actors)) is not None:
@@ -264,7 +274,7 @@ def _lines(forecast: Forecast) -> Iterator[str]:
         verb = agreeing(forecast.actors, "[finishes|finish]")
         yield f"{counted(forecast.actors, _ACTORS)} {verb} in {hours:g} h"
     if forecast.peak:
-        yield f"memory: about {forecast.peak / _GIB:.1f} GiB, of each actor"
+        yield f"memory: about {forecast.peak / _GIB:.1f} GiB per actor (a process that hosts the reader)"
     if (cost := _cost(forecast)) is not None:
         price = forecast.price_per_hour
         yield f"cost: {_money(cost)} at {price:g} for an actor's hour, start included"
@@ -286,8 +296,9 @@ def _within(forecast: Forecast, budget: str) -> str:
             needed = "the time of LLM calls (`pace`)" if unit or forecast.is_priced else "a price"
             return f"budget {budget}: unknown without {needed}"
         if taken <= float(most):
-            return f"budget {budget}: {way.name} {'keeps' if way.known else 'may keep'} to it"
-    return f"budget {budget}: nothing keeps to it"
+            named = f"the evaluation{f' with {way.name}' * (way is not ALL)}"
+            return f"budget {budget}: {named} {'keeps' if way.known else 'may keep'} within it"
+    return f"budget {budget}: nothing keeps within it"
 
 
 def duration(seconds: float) -> str:

@@ -356,7 +356,7 @@ def pace_of(summary: Mapping[str, Any]) -> Pace:
         InputError: it is not of an evaluation, or of one that read nothing.
     """
     if not {"configuration", "reader", "reading"} <= summary.keys():
-        raise InputError("is not the summary of an evaluation", _REMEDY, "results.summary")
+        raise InputError("is not an evaluation's summary", _REMEDY, "results.summary")
     if study := summary.get("study"):
         # Its rows name reader and augmentation; all readers of a study have one precision.
         dtype = {"dtype": (summary["reader"] or {}).get("dtype")}
@@ -502,9 +502,7 @@ def _at_pace(made: Forecast, pace: Pace, unlike: list[str]) -> Forecast:
     if hours is not None and made.all.left:
         left = hours * HOUR - made.start
         if reading is None:
-            raise InputError(
-                f"`finish_in` by `pace`, but {lacks}", "name one that did", "plan.pace"
-            )
+            raise InputError(f"`finish_in` by `pace`, but {lacks}", "name another one", "plan.pace")
         if left <= 0:
             raise InputError(
                 f"`finish_in` is {hours:g} hours, and the start of the actors alone takes {made.start:.0f} s",
@@ -513,6 +511,6 @@ def _at_pace(made: Forecast, pace: Pace, unlike: list[str]) -> Forecast:
             )
         actors = max(1, math.ceil(reading / left))
     unlike = [*unlike, *["actors"] * (actors != pace.actors)]
-    notes = [f"that evaluation is not like the planned one in {listed(unlike)}"] * bool(unlike)
+    notes = [f"that evaluation differs from the planned one in {listed(unlike)}"] * bool(unlike)
     notes += [f"{lacks}; their time is not known"] * bool(unknown)
     return replace(made, actors=actors, notes=tuple(notes))

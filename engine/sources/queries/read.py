@@ -295,7 +295,7 @@ def joined(
         path=answers,
     )
     note = count_note(
-        "answers_of_others", others, "[id|ids] in `answers` [is that|are those] of no query"
+        "answers_of_others", others, "[id|ids] in `answers` [belongs|belong] to no query"
     )
     answered = []
     for row in rows:

@@ -180,7 +180,7 @@ def order_notes(run: str, parts: Iterable[tuple[int, int, int, int]]) -> Iterato
     """Notes on a run of which lists are cut among equal scores, or have scores that rise with the ranks."""
     cut, differing, rising, falling = map(sum, zip(*parts, strict=True))
     if cut and differing:
-        what = "[list|lists] of {} [is|are] cut at `k` among equal scores: ids, or the file's order, decide what counts"
+        what = "[list|lists] of {} [is|are] cut at `k` between tied scores: ids, or the order of the file, decide which passages count"
         yield count_note("cut_among_ties", cut, what, about=(run,))
     if rising > falling:
         what = (

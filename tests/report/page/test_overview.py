@@ -27,7 +27,7 @@ def test_the_answer_is_the_printed_verdict(findings):
     assert said.headline == "Choose good."
     assert f"{said.headline} {said.reasons[0]}" == sentences[0]
     facts = dict(said.facts)
-    assert facts["LLM calls"].startswith("80 requested, 0 cached, 80 new")
+    assert facts["LLM calls"].startswith("80 requested (without duplicates), 0 cached, 80 new")
     as_expected(said.about)
 
 
