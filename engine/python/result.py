@@ -345,7 +345,7 @@ class Result:
     def __repr__(self) -> str:
         parts = [*overview.answer(self.findings).about, "", self.verdict]
         for grid in self._grids():
-            parts += ["", *_lines(grid)]
+            parts += ["", *_lines(grid), *re.findall("Interval methods: [^.;]*", grid.caption)]
         if notes := overview.notes(self.findings):
             parts += ["", *notes]
         return "\n".join(parts)

@@ -67,7 +67,7 @@ from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN
 
 # The value of ``relevant`` that takes recall over all judgments, listed or not.
 ALL_JUDGMENTS: Relevant = "qrels"
-# What a summary calls the recall base of annotators whose judgments reach beyond the lists.
+# What a summary calls `relevant` of annotators whose judgments reach beyond the lists.
 JUDGED = "relevant_of_qrels"
 
 
@@ -80,9 +80,9 @@ class RankingSettings(Checked):
         measures: Ranking measures, named as in ir_measures; by default nDCG, P, AP, RR, R, Success
             at k (nDCG, P, Success where all labels lie between 0 and 1), and UDCG for utilities. The
             first is primary: all annotators are compared by it in the answer, the page and the verdict.
-        relevant: The recall base, over which recall and ideal rankings are taken: the query's own list, the pool of all
-            runs, or all judgments of the qrels. By default all judgments for labels by qrels; for those of others, who
-            judge listed passages alone, pool for several runs and list for one.
+        relevant: What recall and ideal rankings are measured against: each list alone (list), the passages of all runs
+            (pool), or all judgments (qrels). By default qrels for labels by qrels; for other annotators, which judge
+            listed passages alone, pool for several runs and list for one.
         missing: What happens to queries without results in a run: they score 0 (zero), are left out of the
             run's scores, also of its end-to-end score (skip), or are an error.
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from engine import tables
 from engine.messages.notes import Note
-from engine.messages.wording import counted
+from engine.messages.wording import counted, number
 from engine.tables import ANNOTATOR, DOC_ID, MEASURE, ORDER, QUERY_ID, RANK, RUN, SCORE, VALUE
 
 # Scores of lists whose equal scores stand in another order.
@@ -86,7 +86,7 @@ def tie_notes(scores: pl.DataFrame, reordered: pl.DataFrame) -> Iterator[Note]:
             )
             here, there, lists = [], [], set()
             for annotator, measure, *means, queries in cells.iter_rows():
-                value, otherwise = (f"{mean:.3f}" for mean in means)
+                value, otherwise = map(number, means)
                 if value != otherwise:
                     name = f"{annotator} {measure}" if several else measure
                     here.append(f"{name} {value}")

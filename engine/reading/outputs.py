@@ -152,7 +152,7 @@ def merge_outputs(parts: Iterable[OutputCounts]) -> OutputCounts:
 def output_notes(outputs: OutputCounts, metric: str) -> Iterator[Note]:
     """What the outputs of all reads say of the reader and the metric."""
     yield count_note(
-        "empty_outputs", outputs.empty, "output[|s] of reads [is|are] empty, and [scores|score] 0"
+        "empty_outputs", outputs.empty, "output[|s] [is|are] empty and [scores|score] 0"
     )
     for role, masses in outputs.masses.items():
         reads = sum(masses.values())

@@ -97,7 +97,7 @@ def mean_cell(mean: Interval | None) -> str:
 
 
 def _mean(row: Mapping[str, Any] | None) -> str:
-    return "" if row is None else f"{row[VALUE]:.3f}"
+    return "" if row is None else number(row[VALUE])
 
 
 def _less(lead: Mapping[str, float] | None) -> str:

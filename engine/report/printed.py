@@ -211,7 +211,7 @@ def _means_and_correlations(findings: Findings) -> Grid:
         names[-1] = findings.named(key[2], key[1]) + best
         values = [""] * (len(head) - len(names))  # of cells that have no meaning; the notes say why
         if row is not None:
-            values = [f"{row[tables.VALUE]:.3f}", *(str(row[N]) for _ in partial)]
+            values = [number(row[tables.VALUE]), *(str(row[N]) for _ in partial)]
             if read:
                 values += [layout.interval(cell, name) for name in (TAU, tables.RHO)]
                 values += [str(cell[N] if cell else 0) for _ in partial]
@@ -376,7 +376,7 @@ def end_to_end(findings: Findings) -> Iterator[str]:
         over = f" over {counted(row[N], '[query|queries]')}" if row[N] != findings.queries else ""
         yield (
             f"end-to-end score of {run} ({findings.metric}, {counted(row[tables.K], 'passage[|s]')}): "
-            f"{row[tables.VALUE]:.3f}{over}"
+            f"{number(row[tables.VALUE])}{over}"
         )
 
 

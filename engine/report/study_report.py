@@ -15,6 +15,7 @@ import polars as pl
 from engine import tables
 from engine.evaluation.study import Condition, Study, at_cutoff
 from engine.labels.annotator import READER as READER_ROLE
+from engine.messages.wording import number
 from engine.ranking.kinds.base import Measure
 from engine.ranking.measures import parse_measure, parse_measures
 from engine.report import layout
@@ -131,7 +132,7 @@ def _by_condition(findings: Findings) -> Grid:
         column = one.configuration[across]
         if read:
             mean = one.wholes.get(run)
-            text = f"{mean[VALUE]:.3f}{_over(mean[N], one)}" if mean else "no queries"
+            text = f"{number(mean[VALUE])}{_over(mean[N], one)}" if mean else "no queries"
             cells[*row, "(mean score)", findings.metric][column] = text
         for annotator, measure in product(findings.annotators, measures):
             follows = across == K and measure.cutoff == k
@@ -151,7 +152,7 @@ def _cell(findings: Findings, run: str, annotator: str, measure: Measure) -> str
     name = str(measure)
     if not findings.is_read_whole:
         mean = findings.means.get((run, annotator, name))
-        return f"{mean[VALUE]:.3f}{_over(mean[N], findings)}" if mean else ""
+        return f"{number(mean[VALUE])}{_over(mean[N], findings)}" if mean else ""
     rows = findings.correlations.filter(run=run, annotator=annotator, measure=name).to_dicts()
     if rows and rows[0][N]:
         return layout.interval(rows[0], TAU) + _over(rows[0][N], findings)

@@ -163,7 +163,7 @@ class Bootstrap(Checked):
         cluster: What queries are clustered by, where they are not independent: a column of the queries file,
             or article for the gold article. By default queries are taken as independent.
         until: Read queries in an order drawn by the seed, and stop at what is named: verdict, as soon as every two runs
-            are told apart. Differences of runs then have confidence sequences, other figures no intervals.
+            differ significantly. Differences of runs then have confidence sequences, other figures no intervals.
         lists: Share of the queries whose whole lists are read, or how many these are, drawn by the seed; end-to-end means
             are estimated for all queries from these and the labels of all.
         width: In the place of lists: as many as it takes until the interval of every difference of two runs, or of the mean

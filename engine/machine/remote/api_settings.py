@@ -109,8 +109,8 @@ class ApiSettings(ServerSettings):
             of it that one actor takes. `max_cost` bounds the sum of this price and that of tokens.
         max_hours: Most hours of LLM calls, start of the actors included. An evaluation ends in order, with exit
             status 4, when the next calls would pass it, or `max_cost`.
-        batch_out: File for the requests of the reads that are missing, in OpenAI's batch format; nothing is
-            asked but the trial. Several files with numbers where one would be too large, or models differ.
+        batch_out: File for the requests of the LLM calls that are missing, in OpenAI's batch format; nothing
+            is asked but the trial. Several files with numbers where one would be too large, or models differ.
         batch_in: The answers to such files, as the provider gives them; nothing is asked but the trial.
         endpoint: chat (a system message and a user message), or completions (a text to continue).
     """
