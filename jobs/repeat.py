@@ -117,7 +117,7 @@ def _line(done: Mapping[str, Any], title: str) -> str:
         f"{counted(done['repeated'], 'LLM call[|s]')} repeated{failed}, "
         f"{counted(done['changed_outputs'], 'output[|s]')} and "
         f"{counted(done['changed_labels'], 'label[|s]')} changed"
-        f"{'' if done['reproducible'] else ' (a server or a function may answer otherwise each time)'}"
+        f"{'' if done['reproducible'] else ' (a server or a function may answer differently each time)'}"
     )
 
 

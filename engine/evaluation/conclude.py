@@ -230,7 +230,7 @@ def _notes(
         queries = scored.downstream[QUERY_ID].n_unique()
         what = (
             f"[list|lists] of each run [was|were] read, of {scored.queries} queries: means and differences of "
-            "end-to-end scores are estimated for all of these, and intervals hold for other queries like them"
+            "end-to-end scores are estimated for all queries, and intervals hold for similar queries"
         )
         yield count_note(SAMPLED_LISTS, queries, what)
     yield from _real_valued(scored)
@@ -246,7 +246,7 @@ def _notes(
         yield Note(
             "lists_do_not_compare_runs",
             1,
-            "with `relevant` list a run loses nothing for passages that it missed: these figures do not compare runs",
+            "with `relevant` list a run loses nothing for passages that it missed: do not compare runs by these figures",
         )
 
 

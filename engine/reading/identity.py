@@ -172,7 +172,7 @@ def _other(
         return None
     if asked == _VERSION.sub("", who) and known.keys() == {asked}:
         return None
-    one, anew = next(iter(known.values())), "make LLM calls anew with `reread`"
+    one, anew = next(iter(known.values())), "make LLM calls again with `reread`"
     if spec.api and not spec.executor:
         then = f"and answered as {quoted(one['who'])} where the store has LLM calls of {spec.name}"
         problem = f"{spec.api.settings.host} answers as {quoted(who)}, {then}"

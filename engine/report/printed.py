@@ -76,7 +76,9 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     below.append("")
     if findings.conditions:
         conditions = counted(len(findings.conditions), "condition[|s]")
-        below.append(f"study of {conditions}: the first is shown; conditions.parquet has all")
+        below.append(
+            f"study of {conditions}: above is the first; `full` and conditions.parquet have all"
+        )
     below += [*_costs(findings), *prices(findings), *_notes(findings)]
     below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")
     above = [*head, *verdict.said(findings.summary)]
@@ -285,7 +287,7 @@ def _differences(
         values = [layout.interval(row, TAU, difference, plus="+")]
         values += [layout.p_value(row["tau_p_holm"])] if tests else []
         rows.append([*(row[key] for key in keys), *values, *(str(row[N]) for _ in partial)])
-    title = f"{layout.KENDALL} of {comparisons[first][0]}, minus that of:"
+    title = f"{layout.KENDALL} of {comparisons[first][0]} minus that of:"
     caption = layout.methods_line(comparisons[tables.METHOD])
     name = "differences-of-runs" if among_runs else "differences"
     return Grid(name, caption, [*head, *partial], rows, len(keys), title)

@@ -207,7 +207,7 @@ def stored(store):
 
 def shown_reads(log):
     """The counts of reads in a job's log: requested, cached, new."""
-    (found,) = re.findall(r"LLM calls: (\d+) requested, (\d+) cached, (\d+) new", log)
+    (found,) = re.findall(r"LLM calls: (\d+) requested [^,]*, (\d+) cached, (\d+) new", log)
     return tuple(map(int, found))
 
 

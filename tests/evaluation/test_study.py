@@ -106,10 +106,10 @@ def test_what_is_printed_and_written(tmp_path, two_readers):
     differences = done.reader_comparisons["tau_difference"].drop_nans().round(2).to_list()
     assert [float(row[3].split()[0]) for row in shown[-1].rows] == differences
     parts = answer_parts(found(done), tmp_path)
-    as_expected([part for part in parts if str(part).startswith("a study")])
+    as_expected([part for part in parts if str(part).startswith("study")])
     (reads,) = (part for part in parts if str(part).startswith("LLM calls: "))
     assert reads.startswith(
-        f"LLM calls: {sum(cost.wanted for cost in done.costs.values())} requested, "
+        f"LLM calls: {sum(cost.wanted for cost in done.costs.values())} requested "
     )
     out = tmp_path / "out"
     write_results(next(iter(done.evaluations.values())), {}, out, done)

@@ -42,7 +42,7 @@ def test_the_key_is_in_nothing_that_is_written_or_printed(behaviour, files, tmp_
     assert summary["reader"]["api"]["model"] == "small"
     assert summary["end_to_end"][0]["value"] == 1
     page = (files["out"] / "report.html").read_text()
-    assert f"Reader: small at {url.split('/')[2]} · prompt chat · metric em" in page
+    assert f"Reader: small at {url.split('/')[2]} · prompt template chat · metric em" in page
     (line,) = [line for line in refused.err.splitlines() if "status 401" in line]
     as_expected(line)
     written = [path for path in tmp_path.rglob("*") if path.is_file()]

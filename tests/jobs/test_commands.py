@@ -64,7 +64,7 @@ def test_two_runs_with_judgments_are_compared(files, tiny_t5, tmp_path, capsys):
     more += ["--resamples", 200, "--measures", "P@1 Judged@2 nDCG(dcg='exp-log2')@2", "--full"]
     assert evaluate(files, *more) == 0
     printed = capsys.readouterr().out
-    assert "recall base: pooled passages" in printed
+    assert "against the passages of all runs" in printed
     as_expected(re.findall(r"Order of .*\S", printed))
     summary = json.loads((files["out"] / "summary.json").read_text())
     assert summary["configuration"]["qrels"] == str(qrels)
@@ -244,7 +244,7 @@ def test_two_runs_on_ray_give_the_reads_of_one_process(
     assert evaluate(files, *ray) == 0
     printed = capsys.readouterr().out
     assert "s[/b]" in printed
-    assert "recall base: pooled passages" in printed
+    assert "against the passages of all runs" in printed
     as_expected(re.findall("1 query has.*", printed))
     summary = json.loads((files["out"] / "summary.json").read_text())
     # mine: 4 passages alone and 2 lists; other: b alone for q1, which is its list too; q2 without any

@@ -22,7 +22,7 @@ def test_pairs_flips_and_what_differs_are_printed(tmp_path, capsys):
     assert "query answers output of old:bm25 output of new:bm25" in lines
     assert lines.count("question 1 a right wrong") == 1
     assert sum(line.endswith("right wrong") for line in lines) == 10
-    assert "10 of 40" in lines
+    assert "10 of 40 shown" in lines
     assert f"reader {'f' * 8}… {'0' * 8}…" in lines
     as_expected(lines[-3:])
     assert erag("compare", old, new, "--allow", "answers") == 0
@@ -39,7 +39,7 @@ def test_files_are_named_and_changed_references_are_a_warning_in_colour(
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert erag("compare", tmp_path / "old", tmp_path / "new") == 0
     printed = capsys.readouterr().out
-    assert "\x1b[33mwarning: 200 shared queries have other answers\x1b[0m" in printed
+    assert "\x1b[33mwarning: 200 shared queries have different reference answers\x1b[0m" in printed
     assert re.search("queries .*old.csv 00000000….*new.csv 11111111…", printed)
 
 

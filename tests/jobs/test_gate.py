@@ -52,7 +52,7 @@ def test_a_gate_has_markdown_for_a_pull_request_and_a_page(gate, tmp_path):
     assert "| question 20 | a | right | wrong |" in folded[0]
     page = (tmp_path / "gate.html").read_text()
     assert '<h1 id="headline" dir="auto">No pass: worse at a margin of 0.02.</h1>' in page
-    assert "<strong>Warning:</strong> 200 shared queries have other answers." in page
+    assert "<strong>Warning:</strong> 200 shared queries have different reference answers." in page
     # One that is refused leaves none of an earlier decision; a file that is none stays.
     (tmp_path / "notes.md").write_text("# Notes")
     assert gate(60, *out, "--out", tmp_path / "notes.md", reader="0" * 32) == 2

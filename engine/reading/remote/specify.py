@@ -153,7 +153,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
     bounds = settings.max_tokens or priced or settings.tokens_per_minute
     if bounds and answer.usage is None:
         raise InputError(
-            f"{settings.host} does not report tokens, and nobody else can count them",
+            f"{settings.host} does not report tokens, and nothing else can count them",
             "leave out `max_tokens`, `max_cost` and `tokens_per_minute`",
             "server.usage",
         )
