@@ -56,9 +56,9 @@ def evaluate(
     """Evaluate runs with the LLM that reads them, as ``erag evaluate`` does.
 
     Every listed passage is labelled, the runs are scored with ranking measures, and these are correlated,
-    query by query, with the score of the reader that is given the whole list. Files too large to be held are cut
-    into shards, in the folder ``shards`` of the read store, where their labels, traces and reads stay, or are for as
-    long as the result is if a function labels or scores.
+    query by query, with the score of the reader that is given the whole list. Files too large for memory are cut
+    into shards, in the folder ``shards`` of the read store, where their labels, traces and reads stay; if a function
+    labels or scores, they stay for as long as the result exists.
 
     >>> def reader(prompts):
     ...     return ["Oranjestad" if "is Oranjestad" in prompt else "" for prompt in prompts]

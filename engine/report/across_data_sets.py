@@ -150,7 +150,7 @@ def differences(found: Together) -> Grid:
     head = ["data set", *names[1:-3], ANNOTATOR, MEASURE, N]
     head += [f"difference{layout.level(found.bootstrap)}"]
     head += [f"p (Holm, {counted(found.tests, 'test[|s]')})"]
-    title = f"{layout.KENDALL} of {next(iter(found.cells[0].primary))} minus that of:"
+    title = f"{layout.KENDALL} of {next(iter(found.cells[0].primary))}, minus that of:"
     caption = layout.methods_line(found.comparisons[tables.METHOD])
     return Grid("differences", caption, head, rows, len(names) - 1, title)
 

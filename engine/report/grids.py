@@ -297,5 +297,5 @@ def _where(findings: Findings) -> tuple[str, bool]:
     rhos = f"rho {number(best[RHO], 2)}; next, passage {second[PLACE]}: {number(second[RHO], 2)}"
     named = f"passage {best[PLACE]}{f' ({end} in the prompt)' if end else ''}"
     if all(row["rho_high"] < best["rho_low"] for row in ranked[1:]):
-        return f"The label of {named} agrees best with the list's score: {rhos}", bool(end)
+        return f"The label of {named} agrees best with the list's score ({rhos})", bool(end)
     return f"No place's label agrees clearly best with the list's score: {named} has {rhos}", False

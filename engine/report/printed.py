@@ -36,6 +36,7 @@ _BEST = (
     "the answer, the page and the verdict use the primary measure, which was chosen beforehand"
 )
 _SHARE = f"{layout.SHARE}: tau as a share of the most that ties in the scores allow"
+_AUC = "; AUC: of pairs of a right and a wrong query, the share that the measure orders so"
 _LIMIT = f"limit: the highest tau (the lowest, if tau is negative) that ties in the scores allow; {layout.SHARE}: tau / limit"
 _SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference is; "
 _WINNERS = "same winner: pairs of runs for which measure and end-to-end score name the same winner"
@@ -242,7 +243,7 @@ def _reach(findings: Findings) -> Grid:
         values = ["" if math.isnan(value) else number(value, 2) for value in figures]
         rows.append([*names, *values, *(str(row[N]) for _ in partial)])
     title = "How far ties let tau reach, by each annotator's primary measure"
-    return Grid("reach", _LIMIT, head, rows, len(several) + 2, title)
+    return Grid("reach", _LIMIT + _AUC * len(binary), head, rows, len(several) + 2, title)
 
 
 def _in_order(frame: pl.DataFrame, by: Sequence[str], findings: Findings) -> pl.DataFrame:
@@ -287,7 +288,7 @@ def _differences(
         values = [layout.interval(row, TAU, difference, plus="+")]
         values += [layout.p_value(row["tau_p_holm"])] if tests else []
         rows.append([*(row[key] for key in keys), *values, *(str(row[N]) for _ in partial)])
-    title = f"{layout.KENDALL} of {comparisons[first][0]} minus that of:"
+    title = f"{layout.KENDALL} of {comparisons[first][0]}, minus that of:"
     caption = layout.methods_line(comparisons[tables.METHOD])
     name = "differences-of-runs" if among_runs else "differences"
     return Grid(name, caption, [*head, *partial], rows, len(keys), title)

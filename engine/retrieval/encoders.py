@@ -89,7 +89,7 @@ class EncoderOptions(ServerSettings):
 
     Attributes:
         encoder: A Hugging Face id in the local cache, a directory, "bundled" (all-MiniLM-L6-v2), or
-            openai:MODEL, which a server is asked for; MODEL@256 keeps the first 256 dimensions.
+            openai:MODEL, a model behind an OpenAI-compatible API; MODEL@256 keeps the first 256 dimensions.
         preset: How the encoder is used: contriever, e5, bge, minilm; mean or cls for any other. By
             default, what the model's sentence-transformers files specify.
         pooling: How vectors of tokens become one, instead of the preset's; lasttoken for most decoder-only encoders.
