@@ -124,8 +124,7 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
     for name in names:
         cell = cells.get(name)
         reached = cell[tables.TAU_REACHED] if cell else None
-        unknown = reached is None or math.isnan(reached)
-        share = "" if unknown else f"{number(100 * reached, 0)}%"
+        share = "" if reached is None or math.isnan(reached) else f"{number(100 * reached, 0)}%"
         row = [name, findings.named(findings.primary_measures.get(name, ""), name)]
         row += [layout.interval(cell, tables.TAU), layout.interval(cell, RHO), share]
         rows.append(row + ([str(cell[N]) if cell else ""] if partial else []))

@@ -36,7 +36,7 @@ def test_the_key_is_in_nothing_that_is_written_or_printed(behaviour, files, tmp_
         behaviour.key = "another"
         assert evaluate(files, *asked) == 2
     refused = capsys.readouterr()
-    for printing, words in ((printed.out, "not reproducible"), (printed.err, "is asked")):
+    for printing, words in ((printed.out, "behind an API"), (printed.err, "is asked")):
         as_expected([line for line in printing.splitlines() if words in line])
     summary = json.loads((files["out"] / "summary.json").read_text())
     assert summary["reader"]["api"]["model"] == "small"
