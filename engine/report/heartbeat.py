@@ -23,6 +23,7 @@ PROGRESS = "progress.json"
 _RUNNING, _DONE, _INTERRUPTED, _FAILED = "running", "done", "interrupted", "failed"
 # Seconds between two beats at a path, and at an address, where each is a request. So many beats may be missing.
 _AT_A_PATH, _AT_AN_ADDRESS, _MISSING = 1.0, 5.0, 10
+_GO_ON = "run the same command again to go on from the cached calls"
 
 
 class Heartbeat:
@@ -113,8 +114,7 @@ def progress_of(out: Location) -> tuple[list[str], bool]:
             silence = max(age, 2 * every) if _read(out) == record else 0.0
     lines = list(_lines(record))
     if silence:
-        gone = "its process or machine is gone: run the same command again to go on"
-        lines.append(f"no heartbeat for {silence:.0f} s; {gone}")
+        lines.append(f"no heartbeat for {silence:.0f} s; its process or machine is gone: {_GO_ON}")
     return lines, record["state"] == _DONE or (is_running and not silence)
 
 
@@ -129,8 +129,13 @@ def _read(out: Location) -> dict[str, Any]:
 
 
 def _lines(record: dict[str, Any]) -> Iterator[str]:
-    left = f", {record['seconds_left']:.0f} s left" if record["seconds_left"] else ""
-    yield f"{record['state']}: {record['calls_done']:,} of {record['calls_expected']:,} LLM calls{left}"
+    has_left = record["state"] == _RUNNING and record["seconds_left"]
+    left = f", {record['seconds_left']:.0f} s left" if has_left else ""
+    done, expected = record["calls_done"], record["calls_expected"]
+    share = f" ({done / expected:.0%})" if expected else ""
+    yield f"{record['state']}: {done:,} of {expected:,} LLM calls{share}{left}"
+    if record["state"] == _INTERRUPTED:
+        yield _GO_ON
     for role, counts in record["roles"].items():
         named = (f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
         yield f"{role}: {', '.join(named)}"

@@ -74,6 +74,7 @@ def test_the_end_is_in_the_file_and_in_the_status(tmp_path, capsys, error, state
     printed = capsys.readouterr().out
     assert printed.startswith(f"{state}: 0 of 0 ")
     assert (f"last error: {said}" in printed) == bool(said)
+    assert (heartbeat._GO_ON in printed) == (state == "interrupted")
 
 
 def test_a_signal_is_in_the_file_though_the_process_had_to_be_ended(tmp_path):
@@ -103,6 +104,7 @@ def test_a_signal_is_in_the_file_though_the_process_had_to_be_ended(tmp_path):
 def test_silence_is_told_apart_from_another_clock(tmp_path, monkeypatch, age, beats, silent):
     beat_until(tmp_path)
     record = written(tmp_path) | {"state": "running", "every": 0.1 if abs(age) > 9 else 1.0}
+    record |= {"calls_done": 7, "calls_expected": 25}
 
     def write(seconds):
         at = datetime.now(UTC) - timedelta(seconds=seconds)
@@ -113,6 +115,7 @@ def test_silence_is_told_apart_from_another_clock(tmp_path, monkeypatch, age, be
         heartbeat.time, "sleep", lambda seconds: write(age - 0.1) if beats else None
     )
     lines, is_well = progress_of(tmp_path)
+    assert "(28%)" in lines[0]
     told = [line for line in lines if line.startswith("no heartbeat")]
     assert [f" {silent} s; " in line for line in told] == [True] * (silent is not None)
     as_expected(told)
