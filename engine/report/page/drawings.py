@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -28,23 +28,28 @@ from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN, TAU
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_Bins = list[tuple[float, Interval]]
 _MOST_RUNS, _MOST_SERIES = 20, 6
-# Queries of a group that is too small to be part of a line.
+# Queries of the smallest group that has a point: fewer have an interval from 0 to 1, or nearly.
 _FEW = 5
 # Groups of queries by the value of a measure.
 _BINS = 5
-_APART = "Runs whose intervals overlap may still differ: they answer the same queries. Decide by the paired differences."
+_APART = (
+    "Because the runs share queries, their differences are more precise than these intervals suggest: choose by the paired "
+    "differences."
+)
 
 
 def drawings(findings: Findings) -> Iterator[Drawing]:
     """Every picture that the evaluation has figures for."""
-    if any(lead["difference"] for lead in findings.leads.values()):
+    if findings.leads:
         yield _differences(findings)
     if findings.runs:
         yield _scores(findings)
     if any(findings.agreement(name) for name in findings.annotators):
         yield _correlations(findings)
-        yield _by_measure(findings)
+    if binned := _all_binned(findings):
+        yield _by_measure(findings, binned)
     ranked = by_rank(findings)
     if not ranked.is_empty():
         yield _by_rank(findings, ranked)
@@ -77,7 +82,7 @@ def _differences(findings: Findings) -> Drawing:
     more = f" The {len(shown)} best of {len(findings.leads)} other runs." if rest else ""
     return forest(
         "differences",
-        f"Difference from {best}, query by query",
+        f"Paired difference from {best}",
         f"Mean difference in the {score} over the {those}, with {level}. An "
         f"interval left of 0 (dashed): the run is worse than {best}; one that holds 0: the data do not tell.{more}",
         rows,
@@ -150,18 +155,19 @@ def _correlations(findings: Findings) -> Drawing:
     )
 
 
-def _by_measure(findings: Findings) -> Drawing:
+def _by_measure(findings: Findings, binned: Mapping[str, _Bins]) -> Drawing:
     run = findings.best_run
-    names = [name for name in findings.annotators if findings.agreement(name)][:_MOST_SERIES]
-    binned = [(name, _binned(findings, name)) for name in names]
+    places = [measure for bins in binned.values() for measure, _ in bins]
+    # Points of several labels at one value stand side by side.
+    beside = 0.012 * (max(places) - min(places))
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
-        for place, (name, bins) in enumerate(binned):
-            points = [(measure, *_point(score)) for measure, score in bins]
+        for place, (name, bins) in enumerate(binned.items()):
+            aside = (place - (len(binned) - 1) / 2) * beside
+            points = [(measure + aside, *_point(score)) for measure, score in bins]
             label = f"{name} {findings.named(findings.primary_measures[name], name)}"
-            joined = [score.n >= _FEW for _, score in bins]
-            draw_intervals(axes, points, place, label, joined=joined)
+            draw_intervals(axes, points, place, label, joined=True)
         axes.set_xlabel("value of the measure")
         axes.set_ylabel(f"end-to-end score ({findings.metric})")
         axes.set_ylim(bottom=0)
@@ -172,8 +178,9 @@ def _by_measure(findings: Findings) -> Drawing:
         f"End-to-end score by the value of the measure, run {run}",
         f"Queries of run {run} in up to {_BINS} groups by the measure, with the mean end-to-end score of each group "
         f"and its {findings.confidence:.0%} interval. A rising line means that the measure "
-        f"separates answered from unanswered queries; no line joins groups of fewer than {_FEW}. Groups have "
-        f"{_range([score.n for _, bins in binned for _, score in bins])} queries.",
+        f"separates answered from unanswered queries. Groups have "
+        f"{_range([score.n for bins in binned.values() for _, score in bins])} queries; those of fewer than {_FEW} are "
+        "left out.",
         3.4,
         draw,
     )
@@ -258,6 +265,8 @@ def _at_each_k(findings: Findings) -> pl.DataFrame:
 
 
 def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
+    from matplotlib.ticker import MaxNLocator
+
     names = [name for name in findings.annotators if name in primary["annotator"]][:_MOST_SERIES]
 
     def draw(figure: Figure) -> None:
@@ -265,8 +274,9 @@ def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
         for place, name in enumerate(names):
             of_one = primary.filter(pl.col("annotator") == name).sort("k")
             points = of_one.select("k", TAU, tables.low_of(TAU), tables.high_of(TAU)).rows()
-            draw_intervals(axes, points, place, name, joined=[True] * of_one.height)
+            draw_intervals(axes, points, place, name, joined=True)
         axes.axhline(0, color=INK, linewidth=0.8)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel="passages in the list (k)", ylabel="Kendall's tau, primary measure")
         add_legend(figure, axes, len(names))
 
@@ -334,7 +344,14 @@ def _pairs(findings: Findings) -> list[_Pair]:
     return pairs
 
 
-def _binned(findings: Findings, annotator: str) -> list[tuple[float, Interval]]:
+def _all_binned(findings: Findings) -> dict[str, _Bins]:
+    """By annotator, the groups of at least ``_FEW`` queries, where there are two: one point shows no relation."""
+    names = [name for name in findings.annotators if findings.agreement(name)][:_MOST_SERIES]
+    binned = {name: [one for one in _binned(findings, name) if one[1].n >= _FEW] for name in names}
+    return {name: bins for name, bins in binned.items() if len(bins) > 1}
+
+
+def _binned(findings: Findings, annotator: str) -> _Bins:
     """Groups of the best run's queries by primary measure, with its mean and the interval of the end-to-end score."""
     scores = findings.scores(annotator, findings.primary_measures[annotator])
     scores = scores.filter(pl.col(RUN).eq_missing(findings.best_run)).rename(

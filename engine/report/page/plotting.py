@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import logging
-import math
 import os
 import re
 import textwrap
@@ -91,13 +90,10 @@ def draw_intervals(
     series: int,
     label: str | None,
     *,
-    joined: Sequence[bool] = (),
+    joined: bool = False,
 ) -> None:
-    """Points (place, value, low, high), across or upright, where a line joins them that ``joined`` says.
-
-    NaN bounds are left out.
-    """
-    colour, upright = COLOURS[series % len(COLOURS)], bool(joined)
+    """Points (place, value, low, high), across, or upright and ``joined`` by a line; NaN bounds are left out."""
+    colour, upright = COLOURS[series % len(COLOURS)], joined
     places, values, lows, highs = np.array(points, float).reshape(-1, 4).T
     errors = np.nan_to_num(np.maximum(0.0, [values - lows, highs - values]))
     x, y = (places, values) if upright else (values, places)
@@ -115,7 +111,7 @@ def draw_intervals(
         zorder=3,
     )
     if upright:
-        axes.plot(places, np.where(joined, values, math.nan), color=colour, linewidth=1.4)
+        axes.plot(places, values, color=colour, linewidth=1.4)
 
 
 def forest(

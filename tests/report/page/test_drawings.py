@@ -1,6 +1,7 @@
 """Pictures: which figures stand in them."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -42,7 +43,22 @@ def test_differences_come_first_with_the_intervals_of_the_verdict(folder):
     assert values == [-lead["difference"]]
     assert bounds == [pytest.approx((-lead["high"], -lead["low"]))]
     as_expected(first.caption)
+    tied = findings.summary["verdict"] | {"leads": [lead | {"difference": 0.0}]}
+    tied = replace(findings, summary=findings.summary | {"verdict": tied})
+    assert next(drawings(tied)).name == "differences"
     assert not [other.caption for other in others if "{" in other.caption]
+
+
+@pytest.mark.parametrize(("few", "shown"), [(5, True), (30, False)])
+def test_a_measure_is_drawn_against_the_score_where_groups_are_large_enough(
+    folder, monkeypatch, few, shown
+):
+    monkeypatch.setattr("engine.report.page.drawings._FEW", few)
+    found = {drawing.name: drawing for drawing in drawings(read_findings(folder, None))}
+    assert ("measures" in found) == shown
+    if shown:
+        (axes,) = figure_of(found["measures"]).axes
+        assert all(len(of.lines[0].get_xdata()) > 1 for of in axes.containers)
 
 
 def test_pictures_are_those_of_matplotlib_that_draws_all_for_the_layout_too(folder, monkeypatch):
