@@ -90,8 +90,7 @@ class Result:
     @property
     def verdict(self) -> str:
         """Which run to choose and how certain that is, a sentence a line; of one run, how it did."""
-        answer = overview.answer(self.findings)
-        return "\n".join([answer.headline, *answer.reasons])
+        return "\n".join(overview.said(self.findings))
 
     @property
     def labels(self) -> pl.DataFrame:
@@ -329,8 +328,8 @@ class Result:
 
     def _markdown(self, grids: Sequence[Grid]) -> str:
         answer = overview.answer(self.findings)
-        lines = [answer.headline, *answer.about, *answer.reasons]
-        parts = [f"# {render.escaped(lines[0])}", *map(render.escaped, lines[1:])]
+        lines = filter(None, [answer.decision, *answer.reasons, *answer.about])
+        parts = [f"# {render.escaped(answer.headline)}", *map(render.escaped, lines)]
         parts += [render.markdown(typeset_grid(grid)).strip() for grid in grids]
         notes = overview.notes(self.findings)
         parts += ["\n".join(f"- {render.escaped(note)}" for note in notes)] if notes else []

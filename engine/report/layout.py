@@ -39,13 +39,17 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer in words: a headline, reasons and warnings as sentences, named facts, and lines on what was measured."""
+    """The answer in words: a headline, reasons and warnings as sentences, named facts, and lines on what was measured.
+
+    ``decision`` is a sentence on what a choice may cost; empty where nothing is known.
+    """
 
     headline: str
     reasons: Sequence[str]
     facts: Sequence[tuple[str, str]]
     about: Sequence[str] = ()
     warnings: Sequence[str] = ()
+    decision: str = ""
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,23 @@ def said(summary: Mapping[str, Any]) -> list[str]:
     return list((summary["verdict"] or {"sentences": ()})["sentences"])
 
 
+def loss(verdict: Mapping[str, Any], confidence: float) -> str:
+    """The sentence on the loss of a wrong choice, by a verdict's figures in ``summary.json``; empty where there is none."""
+    undecided, most = verdict.get("undecided"), verdict.get("most_lost")
+    if not undecided or most is None or not math.isfinite(most):
+        return ""
+    some = len(undecided) < len(verdict["leads"])
+    of_some = f"of {_listed([verdict['best'], *undecided])} " * some
+    level = f"{confidence * 100:g}%"
+    return SENTENCES["lost"].format(of_some=of_some, most=at_most(most), confidence=level)
+
+
+def at_most(lost: float) -> str:
+    """A loss, rounded up."""
+    most = round(lost, 3)
+    return number(most, 3) if most < 0.1 else number(most + 0.0049, 2)
+
+
 def _sentences(case: str, choice: Choice | None, evaluation: Evaluation) -> Iterator[str]:
     if choice is None:
         yield SENTENCES[case]
@@ -168,7 +185,7 @@ def _head(case: str, choice: Choice) -> str:
         rivals=_listed(rivals),
         beaten=_listed([lead.over for lead in choice.leads if lead.significant]),
         only=_LABELS_ONLY if choice.annotator is not None else "",
-        most=_most(choice),
+        most=at_most(choice.most_lost),
     )
 
 
@@ -244,17 +261,9 @@ def _undecided(choice: Choice, bootstrap: Bootstrap) -> list[str]:
                 as_here=as_here * is_less,
             )
         )
-    if choice.undecided and math.isfinite(choice.most_lost):
-        some = len(choice.undecided) < len(choice.leads)
-        of_some = f"of {_listed([choice.best, *choice.undecided])} " * some
-        level = f"{bootstrap.confidence * 100:g}%"
-        said += [SENTENCES["lost"].format(of_some=of_some, most=_most(choice), confidence=level)]
+    figures = asdict(choice) | {"undecided": choice.undecided}
+    said += filter(None, [loss(figures, bootstrap.confidence)])
     return [" ".join(said)] if said else []
-
-
-def _most(choice: Choice) -> str:
-    most = round(choice.most_lost, 3)
-    return number(most, 3) if most < 0.1 else number(most + 0.0049, 2)
 
 
 def _number(needed: int | None, lead: Lead, n: int) -> str:

@@ -5,6 +5,7 @@ Queries are grouped by further fields of their file, and by the length of the qu
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from engine.messages.characters import words_within
-from engine.messages.wording import cut
+from engine.messages.wording import counted, cut
 from engine.report import grids, header, printed, study_report, verdict
 from engine.report.findings import Findings, conditions_of, costs_together
 from engine.report.layout import Answer, Grid, calls_line, sentence
@@ -23,9 +24,13 @@ from engine.report.page.render import Part
 from engine.tables import MEASURE, QUERY, QUERY_ID, RUN
 
 _LONGEST_OUTPUT = 80
+# So many undecided runs are counted, and fewer named.
+_NAMED = 3
 WORDS = "words of the question"
 # Groups of a field at most, queries of the smallest group that is shown, and runs at most.
 _MOST, _LEAST, _MOST_RUNS = 12, 5, 20
+# Numbers of a field that have a group each; of more, quarters have one.
+_MOST_NUMBERS = 4
 _NUMBER, _DATE = re.compile(r"[-+]?\d+(\.\d+)?"), re.compile(r"\d{4}-\d\d(-\d\d.*)?")
 
 
@@ -38,19 +43,51 @@ class Slices:
     places: Mapping[str, int]
 
 
+def said(findings: Findings) -> list[str]:
+    """The verdict: its first sentence, which says which run, and lines on how sure that is."""
+    first, *others = verdict.said(findings.summary) or [
+        f"{findings.best_run}: an earlier version wrote no verdict"
+    ]
+    headline, _, by = first.partition(". ")
+    return [sentence(headline), *filter(None, [by]), *others]
+
+
 def answer(findings: Findings) -> Answer:
-    """Which run to take, how sure that is, and what it cost to know."""
+    """Which run to take, what that may cost, how sure it is, and what it cost to know."""
     summary = findings.summary
-    said = verdict.said(summary) or [f"{findings.best_run}: an earlier version wrote no verdict"]
-    # The first sentence says which; what follows it says by how much.
-    headline, _, by = said[0].partition(". ")
-    reasons = [*([by] if by else []), *said[1:]]
+    headline, *reasons = said(findings)
+    lost = verdict.loss(summary["verdict"] or {}, findings.confidence)
+    # The decision says it, too.
+    reasons = [one.replace(lost, "").strip() for one in reasons]
     costs = costs_together(findings.roles.values())
     facts = [("LLM calls", calls_line(costs) if costs.wanted else "none")]
     if date := (summary.get("audit") or {}).get("date"):
         # To the minute: 2026-11-23 08:34, in UTC.
         facts.append(("date", f"{date[:16].replace('T', ' ')} UTC"))
-    return Answer(sentence(headline), reasons, facts, header.lines(summary))
+    about, decision = header.lines(summary), _decision(findings, lost)
+    return Answer(headline, [*filter(None, reasons)], facts, about, decision=decision)
+
+
+def _decision(findings: Findings, lost: str) -> str:
+    """What the choice of the best run may cost, or of another one that of others at least; else how much is ``lost``."""
+    choice, leads = findings.summary["verdict"], findings.leads.values()
+    if not leads or not all(math.isfinite(lead["low"]) for lead in leads):
+        return lost
+    if choice["annotator"]:
+        score = f"{choice['annotator']} {findings.named(choice['measure'], choice['annotator'])}"
+    else:
+        score = findings.metric
+    least, level = min(lead["low"] for lead in leads), f"{findings.confidence * 100:g}%"
+    if all(lead["significant"] for lead in leads):
+        other = "another run" if len(leads) > 1 else next(iter(findings.leads))
+        return f"If you choose {other}, you lose at least {least:.3f} in {score} ({level})."
+    own, most = (verdict.at_most(one) for one in (-least, choice.get("most_lost") or math.nan))
+    if own == most or not lost:
+        return lost
+    of_best = f"If you choose {choice['best']}, you lose at most {own} in {score} ({level})"
+    others = choice["undecided"]
+    other = " or ".join(others) if len(others) < _NAMED else f"one of the {len(others)} others"
+    return f"{of_best}; if you choose {other}, at most {most}."
 
 
 def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
@@ -70,10 +107,10 @@ def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
     if conditions_of(findings.summary):
         varied = study_report.study_grids(findings)
         yield Part("conditions", "Conditions", "The conditions of the study", varied)
-    if made:
+    by_group = slices_grid(findings, made)
+    if by_group.rows:
         label = "Scores by group of queries"
-        by_group = [slices_grid(findings, made)]
-        yield Part("groups", "Groups", "Groups of queries", by_group, label=label)
+        yield Part("groups", "Groups", "Groups of queries", [by_group], label=label)
     yield Part("queries", "Queries", "Query by query")
     if findings.summary.get("outputs"):
         title, label = "What readers answered", "Commonest outputs"
@@ -159,7 +196,8 @@ def notes(findings: Findings) -> list[str]:
 def slices(findings: Findings) -> list[Slices]:
     """The groups by every field that makes at least two, and at most ``_MOST``.
 
-    Of a field of more numbers, each group has about a quarter; of more dates, a year. None without passages.
+    Of a field of more than ``_MOST_NUMBERS`` numbers, each group has about a quarter; of more dates, a year. None without
+    passages.
     """
     if findings.sources is None:
         return []
@@ -184,18 +222,22 @@ def _grouped(values: Mapping[str, str]) -> dict[str, tuple[float, str]]:
         is_date = len(distinct) > _MOST and all(map(_DATE.fullmatch, distinct))
         return {one: (0.0, value[:4] if is_date else value) for one, value in values.items()}
     numbers = {query_id: float(value) for query_id, value in values.items()}
-    if len(distinct) <= _MOST:
+    if len(distinct) <= _MOST_NUMBERS:
         return {query_id: (number, values[query_id]) for query_id, number in numbers.items()}
     edges = np.quantile(list(numbers.values()), (0.25, 0.5, 0.75)).tolist()
     parts: dict[int, list[float]] = {}
     for number in numbers.values():
         parts.setdefault(bisect_right(edges, number), []).append(number)
-    named = {part: (min(of), f"{min(of):g} to {max(of):g}") for part, of in parts.items()}
+    spans = {part: dict.fromkeys((f"{min(of):g}", f"{max(of):g}")) for part, of in parts.items()}
+    named = {part: (min(of), " to ".join(spans[part])) for part, of in parts.items()}
     return {query_id: named[bisect_right(edges, number)] for query_id, number in numbers.items()}
 
 
 def slices_grid(findings: Findings, made: Sequence[Slices]) -> Grid:
-    """The mean score that decides of every run in each group of at least ``_LEAST`` queries, with its interval."""
+    """The mean score that decides of every run in each group of at least ``_LEAST`` queries, with its interval.
+
+    Of a field with fewer than two of these there is nothing to compare, and no row.
+    """
     runs, scores = findings.runs[:_MOST_RUNS], findings.downstream
     score = f"end-to-end score ({findings.metric})"
     if scores.is_empty():
@@ -205,17 +247,21 @@ def slices_grid(findings: Findings, made: Sequence[Slices]) -> Grid:
     rows, small = [], 0
     for one in made:
         place = pl.col(QUERY_ID).replace_strict(dict(one.places), default=None)
+        of_field = []
         for number, name in enumerate(one.names):
             group = scores.filter(place == number)
             means = [findings.interval(group.filter(pl.col(RUN) == run)) for run in runs]
             n = max((mean.n for mean in means if mean), default=0)
             small += n < _LEAST
             if n >= _LEAST:
-                rows.append([one.field, name, str(n), *map(grids.mean_cell, means)])
+                of_field.append([one.field, name, str(n), *map(grids.mean_cell, means)])
+        rows += of_field if len(of_field) > 1 else []
     caption = (
         f"Mean {score} with {findings.confidence:.0%} intervals of each mean, over groups of queries by the fields of "
         f"their file that have at most {_MOST} values (numbers in quarters, dates by year) and by the length of the "
         "question. The intervals are not adjusted for the number of groups: take a difference for a hint."
     )
-    caption += f" Groups of fewer than {_LEAST} queries are left out: {small}." if small else ""
+    if small:
+        left_out = f"group[|s] of fewer than {_LEAST} queries [is|are] left out"
+        caption += f" {counted(small, left_out)}, and fields with only one other group."
     return Grid("slices", caption, ["field", "value", "n", *runs], rows, names=2)

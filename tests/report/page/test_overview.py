@@ -2,10 +2,12 @@
 
 import csv
 import io
+import re
 from dataclasses import replace
 
 import pytest
 
+from engine.report import verdict
 from engine.report.findings import read_findings
 from engine.report.layout import Grid, typeset_grid
 from engine.report.page import overview, render
@@ -29,6 +31,26 @@ def test_the_answer_is_the_printed_verdict(findings):
     facts = dict(said.facts)
     assert facts["LLM calls"].startswith("80 requested (without duplicates), 0 cached, 80 new")
     as_expected(said.about)
+
+
+@pytest.mark.parametrize(
+    ("low", "most_lost", "figures"),
+    [(0.0209, None, {"0.021"}), (-0.036, 0.29, {"0.036", "0.29"}), (-0.05, 0.05, {"0.050"}), (None, None, set())],
+    ids=["clear", "undecided", "tie", "unknown"],
+)  # fmt: skip
+def test_a_decision_says_once_what_a_choice_may_cost(findings, low, most_lost, figures):
+    known, (lead,) = findings.summary["verdict"], findings.summary["verdict"]["leads"]
+    lead = lead | {"low": low, "significant": most_lost is None}
+    changed = known | {"leads": [lead], "undecided": ["poor"] * bool(most_lost)}
+    changed |= {"most_lost": most_lost}
+    lost = verdict.loss(changed, 0.95)
+    changed["sentences"] = [*known["sentences"], f"Plan for more. {lost}"]
+    changed = replace(findings, summary=findings.summary | {"verdict": changed})
+    said = overview.answer(changed)
+    assert {*re.findall(r"0\.\d+", said.decision)} == figures
+    as_expected(said.decision)
+    assert said.reasons[-1] == "Plan for more."
+    assert overview.said(changed)[-1].strip() == f"Plan for more. {lost}".strip()
 
 
 def test_the_leaderboard_has_means_with_intervals_and_the_distance_to_the_best(findings):

@@ -10,7 +10,7 @@ import pytest
 from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
 from engine.report.findings import read_findings
-from engine.report.page.overview import WORDS, slices, slices_grid
+from engine.report.page.overview import WORDS, sections, slices, slices_grid
 from engine.report.page.queries import as_json, escaped, filters, parts
 from tests.expected import as_expected
 from tests.report.made import as_earlier
@@ -156,13 +156,18 @@ def test_queries_are_grouped_by_the_fields_of_their_file(findings):
     assert slices(replace(findings, sources=None)) == []
 
 
-def test_a_group_of_few_queries_is_left_out(findings):
-    fields = {f"q{i:02}": {"rare": "yes" if i < 4 else "no"} for i in range(40)}
-    sources = replace(findings.sources, fields=fields)
-    made = slices(replace(findings, sources=sources))
+def test_groups_of_few_queries_and_fields_with_one_other_are_left_out(findings):
+    rare = {f"q{i:02}": {"rare": "yes" if i < 4 else "no"} for i in range(40)}
+    fields = {one: of | {"year": str(7 + int(one[1:]) % 5)} for one, of in rare.items()}
+    made = slices(replace(findings, sources=replace(findings.sources, fields=fields)))
     grid = slices_grid(findings, made)
-    assert [row[1] for row in grid.rows] == ["no"]
+    # Eight queries have each of 7 to 11: the quartiles are 8, 9 and 10.
+    assert [row[:3] for row in grid.rows] == [
+        ["year", name, n] for name, n in (("7", "8"), ("8", "8"), ("9", "8"), ("10 to 11", "16"))
+    ]
     as_expected(grid.caption)
+    alone = replace(findings, sources=replace(findings.sources, fields=rare))
+    assert "groups" not in {part.name for part in sections(alone, slices(alone))}
 
 
 def test_without_passages_there_are_rows_and_no_details(folder):

@@ -13,6 +13,9 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
 from engine.inputs.read import read_inputs
 from engine.python.result import Result
+from engine.report.findings import read_findings
+from engine.report.page.drawings import drawings
+from engine.report.page.plotting import figure_of
 from engine.report.page.remake import make_page, remake
 from engine.report.page_files import page_files
 from engine.report.printed import full_grids
@@ -107,11 +110,15 @@ def test_a_page_is_the_same_when_it_is_made_again(copied):
 def test_one_file_holds_everything_and_takes_the_others_away(copied):
     mine = copied / "report" / "mine.txt"
     mine.write_text("stays")
+    hint = "<code>erag report FOLDER --single-file</code>"  # to who would send the page
+    assert hint in (copied / "report.html").read_text()
     written = remake(copied, single_file=True, passages=True)
     assert written.beside == ()
     assert written.size == (copied / "report.html").stat().st_size
     assert [path.name for path in (copied / "report").rglob("*.*")] == ["mine.txt"]
-    assert "details(1, {" in (copied / "report.html").read_text()
+    page = (copied / "report.html").read_text()
+    assert "details(1, {" in page
+    assert hint not in page
 
 
 def test_labels_of_an_annotator_that_is_gone_are_shown_compared_and_exported(
@@ -189,6 +196,9 @@ def test_a_study_has_a_page_for_each_condition(tmp_path):
     remake(out, single_file=False, passages=True)
     assert 'href="conditions/k1/report.html"' in (out / "report.html").read_text()
     assert (out / "conditions" / "k1" / "report.html").exists()
+    (cutoffs,) = (one for one in drawings(read_findings(out, None)) if one.name == "cutoffs")
+    ticks = figure_of(cutoffs).axes[0].get_xticks()
+    assert [tick for tick in ticks if tick % 1] == []
     assert (out / "report" / "figures" / "cutoffs.svg").exists()
     page, tables = (out / "report.html").read_text(), out / "report" / "tables"
     result = Result.load(out)
