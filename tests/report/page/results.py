@@ -36,7 +36,8 @@ def write_inputs(folder):
     ]  # fmt: skip
     (folder / "q.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
     corpus = [(f"d{i}", f"A<i>{i}", _passage(i, "Ann" if i % 3 else "Bo"), "A") for i in range(N)]
-    corpus += [(f"e{i}", f"B{i}", "says nothing", "B") for i in range(N)]
+    long = {4: "as we all know " * 40}
+    corpus += [(f"e{i}", f"B{i}", f"{long.get(i, '')}says nothing", "B") for i in range(N)]
     frame = pl.DataFrame(corpus, schema=tables.CORPUS, orient="row")
     frame.write_parquet(folder / "c.parquet")
     for name, order in (("good", "de"), ("poor <&>", "ed")):

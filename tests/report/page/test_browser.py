@@ -64,6 +64,16 @@ def test_a_query_opens_with_what_each_run_lists(page):
     assert dialog.locator("mark", has_text="Ann").count() > 0
     assert "Passages: 2 in both, 0 only in good, 0 only in poor <&>." in dialog.inner_text()
     assert page.evaluate("location.hash") == "#query=q04"
+    # Of a passage of many lines, the first two.
+    start, text = (
+        dialog.locator(f".passage {of}").first for of in ("details .start", "details .text")
+    )
+    lines = start.evaluate("s => s.clientHeight / parseFloat(getComputedStyle(s).lineHeight)")
+    assert round(lines) == 2
+    assert not text.is_visible()
+    start.click()
+    assert text.is_visible()
+    assert not start.is_visible()
 
 
 def test_a_call_shows_its_tokens_and_the_very_prompt_that_was_sent(page, folder):
@@ -95,6 +105,8 @@ def test_filters_and_groups_leave_queries_and_csv_has_them_whole(page, tmp_path)
     assert page.locator("#filters button").first.inner_text().startswith("runs differ (")
     first = page.locator("#table tbody tr").first
     assert first.locator(".answered").all_text_contents() == ["✓right: Ann", "✗wrong: nothing"]
+    apart = page.evaluate("disagreement([, , [1, 0], [0.5, 1]])")
+    assert apart == [1, 1]  # and in which run
     page.get_by_label("good", exact=True).select_option("wrong")
     page.get_by_label("type").select_option("even")
     page.get_by_label("length").select_option("10 to 19")
@@ -189,6 +201,7 @@ def test_nothing_is_wider_than_the_window(page, width, media):
     page.emulate_media(media=media)
     scrolls = "[...document.querySelectorAll('.scroll')].map(s => [s.scrollWidth > s.clientWidth + 1, !!s.previousElementSibling?.matches('.hint:not([hidden])')])"
     page.wait_for_function(f"innerWidth <= {width}")
+    page.locator(".researchers summary").first.click()
     if media == "screen":  # a table that is wider than its place says so, and no other does
         page.evaluate("hint()")
         found = page.evaluate(scrolls)

@@ -6,6 +6,8 @@ const [ID, TEXT, SCORES, MEASURES, USEFUL, HOLDING, KINDS, PART, ANSWERS, OUTPUT
 const [LABEL, OUTPUT, ANSWER, , CALL] = [0, 1, 2, 3, 4];
 // The least score that counts as an answer.
 const RIGHT = 0.5;
+// Letters of which two lines are shown of a passage that is closed: more than fit.
+const SHOWN = 300;
 const PER_PAGE = 50;
 const KIND_NAMES = {
   useful_absent: ["useful, answer absent", "the reader answers from a passage that does not contain the answer"],
@@ -31,16 +33,18 @@ function element(name, properties, ...children) {
 
 const figure = (value) => value === null || value === undefined ? "\u2014" : value.toFixed(3).replace("-", "\u2212");
 
+// How far measure and end-to-end score are apart, in the run where that is most, and the place of this run.
 function disagreement(query) {
-  let far = 0;
+  let found = [0, null];
   query[SCORES].forEach((score, run) => {
     const measure = query[MEASURES][run];
-    if (score !== null && measure !== null) far = Math.max(far, Math.abs(score - measure));
+    if (score !== null && measure !== null && Math.abs(score - measure) > found[0]) found = [Math.abs(score - measure), run];
   });
-  return far;
+  return found;
 }
 
 const several = data.runs.length > 1;
+const OF_LISTS = several ? ["useful passages of all runs", "with the answer, of all runs"] : ["useful passages", "with the answer"];
 // Whether every score is 0 or 1, so that a mark says it.
 const isBinary = data.queries.every((query) => query[SCORES].every((score) => score === null || score === 0 || score === 1));
 const mark = (score) => score === null ? "" : isBinary ? (score ? "\u2713" : "\u2717") : figure(score);
@@ -65,10 +69,13 @@ function columns() {
     const value = (query) => query[SCORES][place];
     if (data.metric) found.push({name: several ? run : `answer (${data.metric})`, value, wide: true, cell: (query) => answered(query[SCORES][place], query[OUTPUTS][place])});
   });
-  if (has(USEFUL)) found.push({name: "useful passages", ...count(USEFUL)});
-  if (has(HOLDING)) found.push({name: "with the answer", ...count(HOLDING)});
+  if (has(USEFUL)) found.push({name: OF_LISTS[0], ...count(USEFUL)});
+  if (has(HOLDING)) found.push({name: OF_LISTS[1], ...count(HOLDING)});
   if (data.measure && !data.metric) data.runs.forEach((run, place) => found.push({name: several ? `${run}: ${data.measure}` : data.measure, value: (query) => query[MEASURES][place]}));
-  if (data.metric && data.measure) found.push({name: "disagree\u00adment", value: disagreement});
+  if (data.metric && data.measure) found.push({name: "disagree\u00adment", value: (query) => disagreement(query)[0], cell: (query) => {
+    const [far, run] = disagreement(query);
+    return several && far ? [figure(far), " ", element("bdi", {className: "id"}, data.runs[run])] : [figure(far)];
+  }});
   return found;
 }
 
@@ -128,7 +135,7 @@ function row(query, place) {
     : element("span", {className: "plain", dir: "auto"}, name);
   const cells = [element("th", {scope: "row"}, text, query[TEXT] ? element("span", {className: "id"}, query[ID]) : "")];
   for (const {value, cell, isText, wide} of COLUMNS.slice(1)) {
-    cells.push(element("td", {className: wide || isText ? "wide" : "figure", dir: "auto"}, cell ? cell(query) : figure(value(query))));
+    cells.push(element("td", {className: wide || isText ? "wide" : "figure", dir: "auto"}, ...(cell ? [cell(query)].flat() : [figure(value(query))])));
   }
   return element("tr", {}, ...cells);
 }
@@ -255,7 +262,7 @@ function passage(doc, rank, place, query, found, spoiling) {
   });
   const short = text.length <= 420;
   const shown = short ? element("p", {className: "text", dir: "auto"}, ...marked(text, answers))
-    : element("details", {open: Object.values(labels).some((trace) => trace[LABEL] > 0)}, element("summary", {}, "Passage"), element("p", {className: "text", dir: "auto"}, ...marked(text, answers)));
+    : element("details", {open: Object.values(labels).some((trace) => trace[LABEL] > 0)}, element("summary", {}, "Passage", element("span", {className: "start", dir: "auto"}, ...marked(text.slice(0, SHOWN), answers))), element("p", {className: "text", dir: "auto"}, ...marked(text, answers)));
   return element("div", {className: "passage"},
     element("h4", {}, `${rank + 1}. `, element("bdi", {}, title || doc)),
     element("span", {className: "id"}, [doc, ...elsewhere].join(" \u00b7 ")),
@@ -320,7 +327,7 @@ function save() {
 function csv() {
   const whole = (query, run) => { const part = loaded.get(query[PART]); return part && part[query[ID]] ? part[query[ID]].runs[run].output : query[OUTPUTS][run]; };
   const gold = (query) => { const part = loaded.get(query[PART]); return part && part[query[ID]] ? part[query[ID]].answers.join(" \u00b7 ") : query[ANSWERS]; };
-  const head = ["query_id", "query", "answers", ...data.runs.flatMap((run) => [`${run}: ${data.metric}`, `${run}: output`, `${run}: ${data.measure}`]), "useful passages", "with the answer", ...data.slices.map(([field]) => field)];
+  const head = ["query_id", "query", "answers", ...data.runs.flatMap((run) => [`${run}: ${data.metric}`, `${run}: output`, `${run}: ${data.measure}`]), ...OF_LISTS, ...data.slices.map(([field]) => field)];
   const rows = state.shown.map((query) => [query[ID], query[TEXT], gold(query),
     ...data.runs.flatMap((_, run) => [query[SCORES][run], whole(query, run), query[MEASURES][run]]), query[USEFUL], query[HOLDING],
     ...data.slices.map(([, names], place) => query[GROUPS][place] === null ? "" : names[query[GROUPS][place]])]);
