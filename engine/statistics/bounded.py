@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -170,6 +171,13 @@ def _along(turned: Floats, powers: Floats, bend: float) -> float | None:
 
 def lower_bound(rows: Weighed, tail: float) -> float:
     """The c at which ``lower_tail`` is ``tail``, in (0, 1)."""
+    return _lower_bound(*(column.astype(np.float64).tobytes() for column in rows), tail)
+
+
+# Tables, page and verdict ask for intervals of the same scores.
+@lru_cache(maxsize=1024)
+def _lower_bound(sums: bytes, sizes: bytes, amounts: bytes, tail: float) -> float:
+    rows = Weighed(*map(np.frombuffer, (sums, sizes, amounts)))
     means, weights = rows.sums / rows.sizes, rows.sizes * rows.amounts
     least, most, wanted = float(means.min()), float(means.max()), float(sp.special.ndtri(tail))
     if most <= least:
@@ -178,6 +186,7 @@ def lower_bound(rows: Weighed, tail: float) -> float:
     squares = float(rows.amounts @ (rows.sums - mean * rows.sizes) ** 2)
     deviation = math.sqrt(squares) / float(weights.sum())
 
+    @cache  # ends of the search are where the root's begins
     def excess(c: float) -> float:
         found = lower_tail(rows, c)
         return float(sp.special.ndtri(min(max(found, _LEAST_TAIL), 1 - _LEAST_UPPER_TAIL))) - wanted

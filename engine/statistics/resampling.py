@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ _BLOCK = 32
 # Orders drawn from one random stream. What is done with them has more and shorter steps than a resample
 # has, so that few queries gain from larger blocks.
 _ORDER_BLOCK = 64
+# Most signs or orders that are remembered, for the next measure of few queries: 8 MiB.
+_REMEMBERED = 2**20
 # Keep the streams of signs and of orders apart from those of resamples.
 _SIGNS = 1
 _ORDERS = 2
@@ -212,7 +214,8 @@ def for_each_block_of_signs(
         drawn = np.random.default_rng(stream).integers(0, 2, size=(_BLOCK, n), dtype=np.int8)
         yield 2 * drawn - 1
 
-    _in_blocks(draw, use, n, _HELD_OF_BLOCK * n, resamples, threads)
+    known = _known(_SIGNS, n, seed, resamples) if n * resamples <= _REMEMBERED else None
+    _in_blocks(draw, use, n, _HELD_OF_BLOCK * n, resamples, threads, known=known)
 
 
 def for_each_block_of_orders(
@@ -240,7 +243,13 @@ def for_each_block_of_orders(
 
     _keep_freed_memory()
     held = _HELD_OF_ORDER * min(_ORDER_BLOCK * n, max(n, _DRAWN))
-    _in_blocks(draw, use, n, held, resamples, threads, _ORDER_BLOCK)
+    known = _known(_ORDERS, n, seed, resamples) if n * resamples <= _REMEMBERED else None
+    _in_blocks(draw, use, n, held, resamples, threads, _ORDER_BLOCK, known)
+
+
+@lru_cache(maxsize=4)
+def _known(*_: int) -> dict[tuple[int, int], list[Any]]:
+    return {}  # draws by the first and how many, under a kind, n, seed and number of resamples
 
 
 def _in_blocks(
@@ -251,14 +260,21 @@ def _in_blocks(
     resamples: int,
     threads: int | None,
     block: int = _BLOCK,
+    known: dict[tuple[int, int], list[Any]] | None = None,
 ) -> None:
     """Draw every block by its first resample, and use it, or several together of few queries (n); from threads: by default as many as have room for ``held`` bytes each."""
     together = max(1, FEW_CELLS // (max(1, n) * block)) * block
 
-    def work(first: int) -> None:
+    def drawn(first: int) -> Iterable[Any]:
         blocks = range(first, min(first + together, resamples), block)
         parts = (part for start in blocks for part in draw(start))
-        for part in parts if len(blocks) == 1 else [np.concatenate(list(parts))]:
+        return parts if len(blocks) == 1 else [np.concatenate(list(parts))]
+
+    def work(first: int) -> None:
+        at = first, together
+        if known is not None and at not in known:
+            known[at] = list(drawn(first))
+        for part in drawn(first) if known is None else known[at]:
             use(first, part[: resamples - first])
             first += len(part)
 

@@ -127,7 +127,7 @@ def test_nothing_depends_on_how_many_orders_are_made_at_a_time(n, monkeypatch):
     first, second = (pair_of(*made((5, 3), n, seed)) for seed in (1, 2))
     settings = {"permutations": 150, "confidence": 0.95, "seed": 4}
     whole = permutation_test(first, second, **settings)
-    for name in ("_DRAWN", "FEW_CELLS"):
+    for name in ("_DRAWN", "FEW_CELLS", "_REMEMBERED"):
         monkeypatch.setattr(resampling, name, 1)
     assert permutation_test(first, second, **settings) == whole
 

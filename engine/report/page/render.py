@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,8 +71,6 @@ _LATEX = str.maketrans(
         "\N{RIGHT DOUBLE QUOTATION MARK}": "''",
     }
 )
-
-
 _BETWEEN_SENTENCES = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 
 
@@ -126,13 +125,18 @@ def rendered(
     **content: Any,
 ) -> str:
     """A page of a template, which may show the pictures that were ``drawn``."""
+    content |= {"single_file": single_file, "settings": settings}
+    content |= {"style": as_it_is(source("page.css")), "pictures": _for_the_page(drawn)}
+    return str(_template(template).render(**content))
+
+
+@cache  # all pages of a study have one
+def _template(name: str) -> Any:
     import jinja2
 
     loader, undefined = jinja2.FunctionLoader(source), jinja2.StrictUndefined
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
-    content |= {"single_file": single_file, "settings": settings}
-    content |= {"style": as_it_is(source("page.css")), "pictures": _for_the_page(drawn)}
-    return str(environment.get_template(template).render(**content))
+    return environment.get_template(name)
 
 
 def write_files(
