@@ -61,10 +61,12 @@ def leaderboard(findings: Findings, most: int | None = None) -> Grid:
     leads, best, numbers = findings.leads, findings.best_run, findings.numbers
     partial = most is None or any(n != findings.queries for n in numbers.values())
     measures = _measures(findings, most)
-    head = ["run", *([f"end to end {findings.metric}"] if findings.wholes else [])]
+    head = [f"end to end {findings.metric}"] if findings.wholes else []
     head += [f"{name} {findings.named(measure, name)}" for name, measure in measures]
-    head += [f"lead over {best}{layout.level(findings.bootstrap)}"] if leads else []
-    head += ["n"] if partial else []
+    head = ["run", *head, *(["n"] if partial else [])]
+    # Differences stand beside the first score, which decides.
+    decides = findings.metric if findings.wholes else (measures or [("", "")])[0][1]
+    head[2:2] = [f"{decides} vs. {best}{layout.level(findings.bootstrap)}"] if leads else []
     listed = findings.runs[:most]
     listed += [best] if best is not None and best not in listed else []
     rows = []
@@ -75,7 +77,7 @@ def leaderboard(findings: Findings, most: int | None = None) -> Grid:
         else:
             row = [run, *([_mean(findings.wholes.get(run))] if findings.wholes else [])]
             row += [_mean(findings.means.get((run, *of_annotator))) for of_annotator in measures]
-        row += [_less(leads.get(run))] if leads else []
+        row[2:2] = [_less(leads.get(run))] if leads else []
         rows.append(row + ([str(numbers.get(run, 0))] if partial else []))
     rest = len(findings.runs) - len(listed)
     return Grid("runs", "", head, rows + _more(rest, "run[|s]", head))
@@ -131,7 +133,7 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
     rows += _more(len(findings.annotators) - len(names), "annotator[|s]", head)
     caption = layout.methods_line(cells[name][tables.METHOD] for name in names if name in cells)
     several = len(findings.runs) > 1
-    title = f"Agreement with the reader{f', run {findings.best_run}' if several else ''}"
+    title = f"Agreement with the reader over {f'the queries of {findings.best_run}' if several else 'queries'}"
     return Grid("agreement", caption, head, rows, title=title)
 
 
@@ -162,22 +164,21 @@ def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -
     split = any(one.split_seconds for one in kinds.values())
     ratios = [_ratio(one, of_base) if of_base else "" for one in kinds.values()]
     compared = any(ratios)
-    head = [
-        "LLM calls",
-        "new",
-        "cached",
-        "prompt tokens",
-        "shared prefix",
-        *(["padding"] if padded else []),
-    ]
-    head += ["generated", "LLM s (~ split by tokens)" if split else "LLM s", "wall s"]
-    head += [f"relative to {base}"] if compared else []
+    # Functions and some servers report no tokens.
+    counted_tokens = any(one.prompt_tokens or not one.done for one in kinds.values())
+    head = ["LLM calls", "new", "cached"]
+    if counted_tokens:
+        head += ["prompt tokens", "shared prefix", *(["padding"] * padded), "generated"]
+    head += ["LLM s", "wall s"]
+    head += [f"LLM s relative to {base}"] if compared else []
     rows = []
     for ((role, kind), one), ratio in zip(kinds.items(), ratios, strict=True):
         named = base if role == base_role else role
         name = _WHOLE_NAME if (role, kind) == (READER.name, WHOLE) else f"{named}: {_NAMES[kind]}"
-        rows.append([name, *_values(one, padded=padded), *([ratio] if compared else [])])
-    return Grid("costs", "", head, rows, title="Cost of LLM calls")
+        values = _values(one, padded=padded)
+        values = values if counted_tokens else [*values[:2], *values[-2:]]
+        rows.append([name, *values, *([ratio] if compared else [])])
+    return Grid("costs", "", head, rows, title=f"Cost of LLM calls{' (~: estimated)' * split}")
 
 
 def _values(costs: KindCosts, *, padded: bool) -> list[str]:

@@ -74,7 +74,9 @@ def _how(summary: Mapping[str, Any]) -> Iterator[str]:
     cutoffs = ", ".join(map(str, sorted({one["k"] for one in conditions})))
     whole = settings["end_to_end_k"]
     yield f"k = {cutoffs}" + (
-        f" (end to end {whole})" if summary["end_to_end"] and whole != settings["k"] else ""
+        f" (end to end: the first {whole})"
+        if summary["end_to_end"] and whole != settings["k"]
+        else ""
     )
 
 
@@ -103,10 +105,12 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     if passages is not None:
         corpus = settings.get("corpus")
         of_all = counts.get("corpus_passages", 0)  # which earlier versions did not count
-        what = f"of {of_all} passages [is|are] listed" if of_all > passages else "passage[|s]"
         if isinstance(corpus, list):
-            what, corpus = f"listed passage[|s] of {len({*corpus})} corpora", None
-        yield _of_file(counted(passages, what), corpus)
+            yield counted(passages, f"listed passage[|s] of {len({*corpus})} corpora")
+        else:
+            given = _of_file(counted(max(of_all, passages), "passage[|s]"), corpus)
+            listed = f", {passages} of them in the runs' lists" if of_all > passages else ""
+            yield f"{given}{listed}"
     names = _runs(summary)
     files = [_cut(_file(path)) for path in settings.get("runs") or ()]
     # Files that are called as their runs say nothing more.

@@ -29,7 +29,7 @@ _WORDS = re.compile("(an?|the|no|not|more|that|with|labels|lists|scores|worse|un
 METHODS = {
     "percentile": ("p", "percentiles of resamples"),
     "studentized": ("s", "studentized jackknife"),
-    "inverted": ("i", "inverted test"),
+    "inverted": ("i", "all values that a bootstrap test does not reject"),
     "permutation": ("t", "permutation test"),
     # Of results of earlier versions.
     "bca": ("b", "BCa of resamples"),
@@ -171,7 +171,7 @@ def calls_line(costs: ReadingCosts) -> str:
     failed = f", {costs.failed} failed" if costs.failed else ""
     if costs.retried_requests:
         failed += f", {counted(costs.retried_requests, 'request[|s]')} repeated"
-    return f"{costs.wanted} requested (without duplicates), {costs.reused} cached, {costs.done} new{rate}{failed}{peak}"
+    return f"{costs.wanted} distinct, {costs.reused} cached, {costs.done} new{rate}{failed}{peak}"
 
 
 def p_text(value: float) -> str:

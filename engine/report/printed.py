@@ -42,7 +42,7 @@ _SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference i
 _WINNERS = "same winner: pairs of runs for which measure and end-to-end score name the same winner"
 # Of two runs, which have one order, no coefficient is shown; by whether measure and score agree.
 _OF_TWO = {1: "same", 0: "tied", -1: "reversed"}
-_ORDER = "order: same as by the end-to-end score, or reversed; half of all measures match by chance"
+_ORDER = "order: same as by the end-to-end score, or reversed; of two runs, a random measure gives the same order half of the time"
 
 MOST_LINES = 25
 # Rows of the leaderboard: the ten best, fewer where other lines need the room, but never fewer than three.
@@ -102,8 +102,11 @@ def _undefined(findings: Findings) -> list[str]:
         return []
     ((reason, of_it),) = Counter(cells[NOTE]).most_common(1)
     others = cells.height - of_it
-    more = f", {counted(others, 'more')} for other reasons" if others else ""
-    return [f"{counted(of_it, 'correlation[ is|s are]')} {reason}{more}"]
+    total = counted(cells.height, "correlation[ is|s are]")
+    if not others:
+        return [f"{total} {reason}"]
+    why = reason.removeprefix("undefined: ")
+    return [f"{total} undefined: of {of_it}, {why}; of {others}, for other reasons"]
 
 
 def _costs(findings: Findings) -> list[Table | str]:
@@ -126,7 +129,7 @@ def _notes(findings: Findings) -> list[str]:
     in_full = [f"note: {note['text']}" for code in _IN_FULL for note in noted.get(code, ())]
     about = [_TITLES.get(code, code.replace("_", " ")) for code in noted if code not in _IN_FULL]
     if others := len(remarks(findings)):
-        about.append(f"{others} on figures that are missing or have no interval")
+        about.append(f"{others} on missing figures or intervals")
     return [*in_full, *([f"notes: {'; '.join(about)}"] if about else [])]
 
 
@@ -206,9 +209,9 @@ def _means_and_correlations(findings: Findings) -> Grid:
         row, cell = means.get(key), cells.get(key)
         if row is None and key[1:] not in empty:
             continue
-        # One measure alone is not the best of anything.
-        rivals = sum(key[:2] == other[:2] for other in means)
-        best = " *" if rivals > 1 and cell and cell[tables.BEST] else ""
+        # One measure alone, or of equal ones, is not the best of anything.
+        rivals = {other[TAU] for place, other in cells.items() if place[:2] == key[:2]}
+        best = " *" if len(rivals) > 1 and cell and cell[tables.BEST] else ""
         starred = starred or bool(best)
         names = [*(key if several else key[1:])]
         names[-1] = findings.named(key[2], key[1]) + best

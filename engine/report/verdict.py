@@ -44,7 +44,7 @@ SENTENCES = {
     **CASES,
     "by_end_to_end": "End to end ({metric}, {number}): {figures}.",
     "by_labels": "By {annotator} {measure} ({number}): {figures}.",
-    "needed": "{few} too few: plan for {numbers} ({power} power{as_here}).",
+    "needed": "{few} too few: plan for {numbers}, if their difference is the smallest that is likely ({power} power{as_here}).",
     "as_here": "; {numbers} if the true {differences} as large as here",
     "lost": "Whichever {of_some}you choose, you lose at most {most} ({confidence}).",
     "labels_prefer": "The {annotator} labels {also}prefer {run}{instead} ({measure}: {lead}).",
@@ -97,9 +97,8 @@ def loss(verdict: Mapping[str, Any], confidence: float) -> str:
 
 
 def at_most(lost: float) -> str:
-    """A loss, rounded up."""
-    most = round(lost, 3)
-    return number(most, 3) if most < 0.1 else number(most + 0.0049, 2)
+    """A loss, in the digits of the interval that it is an end of."""
+    return number(lost, 3)
 
 
 def _sentences(case: str, choice: Choice | None, evaluation: Evaluation) -> Iterator[str]:
@@ -294,11 +293,12 @@ def _labels(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
     for place, opinion in enumerate(choice.opinions):
         lead, prefers = opinion.lead, opinion.lead.significant
         # The first annotator is heard in any case, unless its measure is what decides.
-        if (place == 0 and choice.annotator is None) or (opinion.best != choice.best and prefers):
+        opposed = any(one.over == opinion.best and one.significant for one in choice.leads)
+        is_other = opinion.best != choice.best and (prefers or opposed)
+        if (place == 0 and choice.annotator is None) or is_other:
             # On a tie no run leads that a measure could also prefer, and undecided scores prefer none.
             agrees = opinion.best == choice.best and all(one.difference for one in choice.leads)
             agrees = agrees and not (prefers and choice.undecided)
-            opposed = any(one.over == opinion.best and one.significant for one in choice.leads)
             case = "prefer" if prefers else "ahead" if lead.difference else "equal"
             yield SENTENCES[f"labels_{case}"].format(
                 annotator=opinion.annotator,
@@ -314,7 +314,12 @@ def _labels(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
 
 def _lead(lead: Lead, mean: str = "") -> str:
     if lead.difference == 0:
-        return f"{lead.run} and {lead.over} have the same mean{mean * (not lead.alike)}"
+        same = f"{lead.run} and {lead.over} have the same mean"
+        if lead.alike:
+            return same
+        sure = not math.isnan(lead.low)
+        difference = with_interval(0.0, lead.low, lead.high, plus="+")
+        return f"{same}{mean}{f', difference {difference}' * sure}"
     by = f"{lead.run} leads {lead.over} by {with_interval(lead.difference, lead.low, lead.high)}"
     return by if math.isnan(lead.low) else f"{by}, {layout.p_text(lead.p)}"
 

@@ -79,8 +79,11 @@ def _decision(findings: Findings, lost: str) -> str:
         score = findings.metric
     least, level = min(lead["low"] for lead in leads), f"{findings.confidence * 100:g}%"
     if all(lead["significant"] for lead in leads):
-        other = "another run" if len(leads) > 1 else next(iter(findings.leads))
-        return f"If you choose {other}, you lose at least {least:.3f} in {score} ({level})."
+        if len(leads) > 1:
+            return f"If you choose another run, you lose at least {least:.3f} in {score} ({level})."
+        ((other, lead),) = findings.leads.items()
+        lost = f"you lose about {lead['difference']:.3f} in {score}, and at least {least:.3f} ({level})"
+        return f"If you choose {other}, {lost}."
     own, most = (verdict.at_most(one) for one in (-least, choice.get("most_lost") or math.nan))
     if own == most or not lost:
         return lost
@@ -140,8 +143,8 @@ def _leaderboard(findings: Findings) -> Grid:
     )
     if findings.leads:
         caption += (
-            f" The column \N{LEFT DOUBLE QUOTATION MARK}lead over {findings.best_run}\N{RIGHT DOUBLE QUOTATION MARK} is "
-            "the paired difference from the best run, with simultaneous intervals. Use this column to choose."
+            f" The second column of figures is the paired difference from {findings.best_run}, with simultaneous "
+            "intervals. Use it to choose."
         )
     for file in (findings.summary.get("audit") or {}).get("files", ()):
         if header := file.get("header"):

@@ -14,7 +14,7 @@ from rich.text import Text
 from engine.machine.remote.api_settings import HOUR, ApiSettings
 from engine.messages.checked import Checked, Within
 from engine.messages.errors import InputError
-from engine.messages.wording import agreeing, counted, listed, quoted
+from engine.messages.wording import agreeing, counted, quoted
 from engine.report.layout import Grid, terminal_table
 from engine.sources.io.locations import Location
 
@@ -92,6 +92,12 @@ class Way(NamedTuple):
 
 
 ALL = Way("all", known=True)
+# What options do that ways are named by.
+_WAYS = {
+    "lists": "`lists` reads that share of the whole lists",
+    "lazy": "`lazy` labels the passages that a measure needs",
+    "until": "`until` stops once the verdict is clear",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,13 +262,14 @@ def _lines(forecast: Forecast) -> Iterator[str]:
         yield "no new LLM call is needed: all are cached"
         return
     if forecast.ways:
-        given = [re.sub("[a-z]+", r"`\g<0>`", one.name) for one in forecast.ways]
-        options = listed([name for name in given if name.count("`") == 2])
-        yield f"with …: new LLM calls if you set {options}; at least: outputs decide how many more"
+        options = [
+            text for name, text in _WAYS.items() if any(name in one.name for one in forecast.ways)
+        ]
+        yield f"fewer calls: {'; '.join(options)}; at least: outputs decide how many more"
     if forecast.settings.budget:
         yield _within(forecast, forecast.settings.budget)
     if forecast.pace is None:
-        yield "no time is predicted: name the results of an earlier evaluation (`pace`) to take it from"
+        yield "no time is estimated: give the results of an earlier evaluation (`pace`), whose speed counts"
     else:
         yield f"time: at the pace of the LLM calls in {forecast.pace}"
     yield from (f"note: {note}" for note in forecast.notes)
