@@ -44,7 +44,7 @@ SENTENCES = {
     **CASES,
     "by_end_to_end": "End to end ({metric}, {number}): {figures}.",
     "by_labels": "By {annotator} {measure} ({number}): {figures}.",
-    "needed": "{few} too few: plan for {numbers}, if their difference is the smallest that is likely ({power} power{as_here}).",
+    "needed": "{few} too few: plan for {numbers} ({power} power to show the smallest likely difference{as_here}).",
     "as_here": "; {numbers} if the true {differences} as large as here",
     "lost": "Whichever {of_some}you choose, you lose at most {most} ({confidence}).",
     "labels_prefer": "The {annotator} labels {also}prefer {run}{instead} ({measure}: {lead}).",
