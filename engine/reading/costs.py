@@ -1,4 +1,4 @@
-"""Count what a job's reads cost: reads, tokens, time and memory."""
+"""Count the costs of a job's reads: reads, tokens, time and memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.reading.plan import ReadPlan, Unit, output_columns
 from engine.reading.protocol import ReadOutput
 from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
 
-# The kinds of reads: of one passage at most, and of several, as a list is read whole.
+# The kinds of reads: of at most one passage, and of several (a whole list).
 SINGLE, WHOLE = "single", "whole"
 _SEVERAL = pl.col(DOC_IDS).list.len() > 1
 _NO_PLAN = ReadPlan(reads=pl.DataFrame(), wanted=0)
@@ -22,10 +22,10 @@ _NO_PLAN = ReadPlan(reads=pl.DataFrame(), wanted=0)
 
 @dataclass(kw_only=True)
 class KindCosts:
-    """What a job's reads of one kind cost, as ``ReadingCosts``; without the tokens of readers while they are loaded.
+    """Costs of a job's reads of a kind, as in ``ReadingCosts``; tokens of readers during loading are left out.
 
-    Reads of both kinds are read together: a list begins as its first passage alone does, and Fusion-in-Decoder encodes
-    a passage once for both. Such a unit is split by tokens: ``split_seconds`` is the part of ``reader_seconds`` split so.
+    Both kinds are read together: a list begins like its first passage alone, and Fusion-in-Decoder encodes
+    a passage once for both. Such a unit is split by tokens: ``split_seconds`` is this part of ``reader_seconds``.
     """
 
     wanted: int = 0
@@ -50,22 +50,22 @@ Kinds = dict[str, KindCosts]
 
 @dataclass(frozen=True)
 class UnitResult:
-    """The outputs of a unit's reads, and what they cost.
+    """The outputs and costs of a unit's reads.
 
-    The first seven are of what reads, a user's program included; the others follow from the plan (``planned``).
+    The reader, or a user's program, fills the first seven fields; the others follow from the plan (``planned``).
 
     Attributes:
-        outputs: of all reads, in order; empty where another process has them.
+        outputs: of all reads, in order; empty if another process has them.
         worker: identifies the process.
         seconds: the reader's time on this unit.
         stats: its counters since it was loaded (``ReaderStats``).
         computed_tokens, padded_tokens: of this unit alone.
-        plan: what is known of its shard, without reads.
+        plan: the plan of its shard, without reads.
         done: reads of this unit; 0 if the shard has nothing to read.
-        reads: the reads table of those that did not fail; None where another process has it.
-        failures: reads that failed, by their keys: of which query, and why.
+        reads: the reads table of successful reads; None if another process has it.
+        failures: query id and reason of failed reads, by read key.
         kinds: its costs, by kind of reads.
-        file: the name of its file, where it came to the store.
+        file: the name of its file in the store, if stored.
     """
 
     unit: Unit
@@ -86,16 +86,16 @@ class UnitResult:
 
     @classmethod
     def without_reads(cls, plan: ReadPlan) -> UnitResult:
-        """Stands for the units of a plan that has none."""
+        """A placeholder result for a plan without units."""
         return cls(Unit(0, 0, 0, plan.role), (), "", 0.0, {}, plan=plan.head)
 
     def planned(self, plan: ReadPlan, reads: pl.DataFrame) -> UnitResult:
-        """The result with what follows from the plan of its shard and the planned ``reads`` of this unit."""
-        # Taken by name, and not selected: units are many and small, and a selection is handed to a thread.
+        """The result with all fields derived from the plan of its shard and the planned ``reads`` of this unit."""
+        # Indexed by name: units are many and small, and ``select`` would start a thread.
         table = reads[[READ_KEY, QUERY_ID, DOC_IDS]].hstack(output_columns(self.outputs))
         table = table[[*tables.READS, FAILURE]]
         whole, failures = table, {}
-        # A unit costs time beside its reads, and hardly one has a read that failed.
+        # Skipped for most units, since failed reads are rare and filtering takes time.
         if table[FAILURE].null_count() < table.height:
             whole = table.filter(pl.col(FAILURE).is_null())
             failed = table.filter(pl.col(FAILURE).is_not_null())[[READ_KEY, QUERY_ID, FAILURE]]
@@ -114,31 +114,31 @@ class UnitResult:
 
 @dataclass(kw_only=True)
 class ReadingCosts:
-    """What a job's reads cost.
+    """Costs of a job's reads.
 
     Attributes:
-        wanted: distinct reads that the job asked for.
+        wanted: distinct reads that the job needs.
         reused: reads found in the store.
         done: reads done now, failed ones included.
-        seconds: wall-clock seconds of reading, start of the actors included; of shared actors, the share of these reads
-            in ``reader_seconds``.
+        seconds: wall-clock seconds of reading, start of the actors included; for shared actors, this job's share by
+            ``reader_seconds``.
         reads_per_second: ``done`` by ``seconds``.
         reader_seconds: time that the actors spent reading, in total.
         prompt_tokens, output_tokens: of the reads done now.
         computed_tokens: prompt tokens that were computed; a beginning that several prompts share counts once.
         padded_tokens: the same with padding.
         memory_halvings: batches halved because memory ran out.
-        retried_requests: requests that a server was asked again, since they failed.
+        retried_requests: requests repeated after a failure.
         changed_servers: answers that named another model, or another fingerprint of the server, than the first.
-        unreported_answers: answers without a count of their tokens, which count as none.
+        unreported_answers: answers without a count of their tokens, which count as 0.
         alone: reads done one at a time, since the model reads the padding of others.
-        workers: peak memory in bytes of each actor.
+        workers: peak memory in bytes, by actor.
         damaged_files: paths of damaged files of the store, now set aside; wanted reads in them were done again.
-        lost_nodes, joined_nodes: nodes that left the cluster, and that joined it, while it read.
-        restarted_actors: actors whose process ended and was started again.
-        repeated_units: units of work that were begun more than once.
+        lost_nodes, joined_nodes: nodes that left or joined the cluster during reading.
+        restarted_actors: actors whose process ended and restarted.
+        repeated_units: units of work that began more than once.
         waited_seconds: time without any node that an actor fits on.
-        kinds: the same for each kind of reads that there are.
+        kinds: the same by kind of reads.
     """
 
     wanted: int = 0
@@ -168,14 +168,14 @@ class ReadingCosts:
     kinds: Kinds = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
-        """As ``summary.json`` holds them: counts also by the names that tables have."""
+        """Costs as in ``summary.json``: counts also appear under their names in tables."""
         found = asdict(self)
         for one in (found, *found["kinds"].values()):
             one |= {"requested": one["wanted"], "cached": one["reused"], "new": one["done"]}
         return found
 
     def add(self, unit: UnitResult) -> None:
-        """Add what a unit cost."""
+        """Add the costs of a unit."""
         self.done += unit.done
         self.damaged_files = list(dict.fromkeys([*self.damaged_files, *unit.plan.damaged]))
         self.prompt_tokens += unit.prompt_tokens
@@ -185,7 +185,7 @@ class ReadingCosts:
 
 
 def wanted_kinds(reads: pl.DataFrame) -> dict[str, int]:
-    """How many distinct reads of each kind a table with ``read_key`` and ``doc_ids`` has."""
+    """Count distinct reads by kind in a table with ``read_key`` and ``doc_ids``."""
     distinct = reads.select(READ_KEY, _SEVERAL.alias("several")).unique(READ_KEY)
     several = int(distinct["several"].sum())
     counts = {SINGLE: distinct.height - several, WHOLE: several}
@@ -193,7 +193,7 @@ def wanted_kinds(reads: pl.DataFrame) -> dict[str, int]:
 
 
 def unit_kinds(reads: pl.DataFrame, result: UnitResult) -> Kinds:
-    """What a unit cost, by kind."""
+    """Costs of a unit by kind."""
     # Row by row: units are many and small.
     own: dict[str, KindCosts] = {}
     for prompt, output, several in reads.select(
@@ -229,16 +229,14 @@ def merge_kinds(several: Iterable[Kinds]) -> Kinds:
 
 
 def set_wanted(costs: ReadingCosts, wanted: Mapping[str, int]) -> None:
-    """Put into the costs how many distinct reads of each kind were asked for, done ones being counted."""
+    """Set ``wanted`` by kind in the costs, and ``reused`` as the difference to ``done``."""
     for kind, count in wanted.items():
         kind_costs = costs.kinds.setdefault(kind, KindCosts())
         kind_costs.wanted, kind_costs.reused = count, count - kind_costs.done
 
 
 def share_costs(costs: Sequence[ReadingCosts], seconds: float, totals: PoolTotals) -> None:
-    """Put into the costs of jobs that shared a pool their part of its time, by the readers' time; and into the first
-    what happened to the pool.
-    """
+    """Split a pool's time between the costs of its jobs by their readers' time; the first gets the pool's totals."""
     busy = sum(cost.reader_seconds for cost in costs)
     for cost in costs:
         cost.seconds = seconds * (cost.reader_seconds / busy if busy else 1 / len(costs))
@@ -252,11 +250,11 @@ def share_costs(costs: Sequence[ReadingCosts], seconds: float, totals: PoolTotal
 
 
 def add_counters(costs: ReadingCosts, workers: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put into the costs the last counters (``ReaderStats``) of each actor."""
+    """Set costs from the last counters (``ReaderStats``) of all actors."""
     costs.computed_tokens = sum(stats["prompt_tokens"] for stats in workers.values())
     costs.padded_tokens = sum(stats["padded_tokens"] for stats in workers.values())
     costs.memory_halvings = sum(stats["memory_halvings"] for stats in workers.values())
-    # What a user's executor counts need not have these.
+    # Counters of a user's executor may lack these keys.
     costs.retried_requests = sum(stats.get("retried", 0) for stats in workers.values())
     costs.changed_servers = sum(stats.get("changed_servers", 0) for stats in workers.values())
     costs.unreported_answers = sum(stats.get("unreported", 0) for stats in workers.values())

@@ -16,45 +16,45 @@ from engine.messages.wording import as_unicode
 from engine.reading.function import FunctionSpec
 
 Augmentation = Literal["in-prompt", "fid"]
-# What a user asks for; auto is one of the others, by the machines that read, and by the reads that the store has.
+# The option of users; auto picks another value by the machines that read and the reads in the store.
 EngineChoice = Literal["auto", "transformers", "vllm"]
 Architecture = Literal["causal", "encoder-decoder"]
-# Of what a reader gives the log-probability: of a target that it is given, or of the answer that it writes.
+# The text whose log-probability a reader returns: a target from the inputs, or its own answer.
 Scores = Literal["", "target", "own"]
-# What ended an output: an end token, a string that ends answers, or the most tokens that it may have.
+# The end of an output: an end token, a stop string, or the token limit.
 Ended = Literal["end", "stop", "length"]
 # The model type of checkpoints whose cross-attention has a position bias (``engine.reading.models.t5``).
 BIASED = "fid-t5"
 
 
-# What thoughts begin and end with, unless a prompt says otherwise.
+# Default tags around thoughts; a prompt may set others.
 THINK = ("<think>", "</think>")
-# Stands for the name of an executor that has none.
+# Placeholder name of an executor without a name.
 UNNAMED = "a function without a name"
-# Part of every read's key. Raise it with any change that makes a reader answer differently: how prompts
-# are cut, where output ends, how it is cleaned.
+# Part of every read's key. Raise it with any change that alters answers: in cutting prompts, ending
+# outputs, or cleaning them.
 READING_VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderEngine:
-    """What runs readers: what it can do, and its code, ``module:name`` in ``engine.reading``, imported when it is used.
+    """An engine that runs readers: its abilities, and its code as ``module:name`` in ``engine.reading``, imported on use.
 
     Attributes:
         title: its name in messages.
-        readers: its classes of ``Reader``, made of a ``ReaderSpec``, by the architectures that it runs.
+        readers: its ``Reader`` classes by architecture; each takes a ``ReaderSpec``.
         help: its part in the help of ``engine``; empty if the name of a reader chooses it.
-        modules, install: what must be installed, and the remedy if it is not.
+        modules, install: required modules, and the remedy if one is missing.
         libraries: packages whose versions its reads depend on.
         choices: the most texts between which it chooses; None for any number.
         scores: the log-probabilities that it gives.
         generation: the settings of ``generation_config.json`` that it applies; None for all that change logits.
-        loads_alone: whether it takes memory that others load into meanwhile for its own.
-        stored_bytes: of a model (``weights.Weights``), the bytes of weights that it uses as they are stored, 0 for none;
-            refuses those that it cannot read. Without it quantised weights are refused.
-        refuse_gpus: of a ``ReaderSpec``, refuses its number of GPUs; without it a model is on one.
-        refuse_memory: of a ``ReaderSpec``, refuses a budget for a CPU that lacks room beside the weights.
-        prepare: sets a process up, before torch is loaded.
+        loads_alone: whether it mistakes memory that other processes allocate during its load for its own.
+        stored_bytes: takes a model (``weights.Weights``) and returns the bytes of weights used in stored form, 0 for none;
+            refuses unreadable weights. If empty, the engine refuses quantised weights.
+        refuse_gpus: takes a ``ReaderSpec`` and refuses its number of GPUs; if empty, a model is on one GPU.
+        refuse_memory: takes a ``ReaderSpec`` and refuses a budget for a CPU that lacks room beside the weights.
+        prepare: sets up a process before torch is loaded.
     """
 
     title: str
@@ -74,11 +74,11 @@ class ReaderEngine:
 
 
 def call(place: str, *given: object) -> Any:
-    """Call a function or class of a ``ReaderEngine``; None if there is none."""
+    """Call a function or class of a ``ReaderEngine``; None if ``place`` is empty."""
     return resolve_name(f"engine.reading.{place}")(*given) if place else None
 
 
-# By name; those with a help are in ``EngineChoice``.
+# By name; engines with a help text are in ``EngineChoice``.
 ENGINES: dict[str, ReaderEngine] = {
     "transformers": ReaderEngine(
         title="transformers",
@@ -112,7 +112,7 @@ ENGINES: dict[str, ReaderEngine] = {
 
 
 def versions(specs: Sequence[ReaderSpec] = ()) -> dict[str, str]:
-    """The versions that reads depend on: of the engine, of reading, and of the libraries that hold readers' models."""
+    """Versions that reads depend on: the engine, ``READING_VERSION``, and the libraries that hold readers' models."""
     used = {name for spec in specs for name in ENGINES[spec.engine].libraries}
     return device.versions(*sorted(used)) | {"READING_VERSION": str(READING_VERSION)}
 
@@ -121,59 +121,58 @@ def versions(specs: Sequence[ReaderSpec] = ()) -> dict[str, str]:
 class ReaderSpec:
     """Everything that a process needs to load a reader; sent to every actor.
 
-    The first group decides what the outputs are and is part of every read's key; the second only
-    decides how fast they come and in how much memory.
+    The first group of fields decides the outputs and is part of every read's key; the second only
+    decides speed and memory.
 
     Attributes:
         weights: SHA-256 over the model's files, see ``engine.reading.models.weights.resolve``.
         max_new_tokens: the most tokens that are generated, 1 or more.
-        stop: generation ends before the first of these strings.
-        max_input_tokens: longest input in tokens, without those generated; longer ones are cut
+        stop: generation ends before the earliest occurrence of a stop string.
+        max_input_tokens: longest input in tokens, without generated ones; longer inputs are cut
             and counted as truncated. 0 for as many as the model's positions allow.
-        tail_marker: what the part of a prompt that must not be cut begins with (the question).
-        special_tokens: whether the tokenizer adds its own (a begin-of-text token); False where the
+        tail_marker: the beginning of the part of a prompt that must not be cut (the question).
+        special_tokens: whether the tokenizer adds special tokens (a begin-of-text token); False if the
             prompt has them in its text, as chat templates do.
         choices: empty for a reader that writes; else the texts from which it chooses its answer, by the
-            probabilities of their first tokens, in one forward pass without decoding. The probability
-            of a single choice is taken among all tokens.
-        scores: empty for a reader that writes or chooses; ``target`` where the last of a read's inputs is no
-            part of the prompt, but the text whose log-probability is asked for; ``own`` where it writes, and
-            gives the log-probability of what it wrote.
-        thought: what a thought before an answer begins and ends with.
-        room: tokens that are generated beside those of the answer, for the thought that the prompt begins; 0 where
-            it begins none.
-        generation: settings of the model's ``generation_config.json`` that are applied to what it writes, as JSON;
+            probabilities of their first tokens, in one forward pass without decoding. A single choice
+            has its probability among all tokens.
+        scores: empty for a reader that writes or chooses; ``target`` if the last input of a read is not
+            part of the prompt but the text to score by its log-probability; ``own`` if the reader writes and
+            returns the log-probability of its own text.
+        thought: the opening and closing tags of a thought before an answer.
+        room: tokens for a thought that the prompt begins, generated in addition to the answer's; 0 if it begins none.
+        generation: settings of the model's ``generation_config.json`` that apply to its outputs, as JSON;
             empty for none.
         executor: the name of the program that reads in the model's place (``engine.reading.backends``);
-            empty where the model reads.
+            empty if the model reads.
         code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_files``);
-            empty where none may.
-        parameters: how many the model has; of quantised weights, the numbers that they are packed in.
-        quantised_bytes: what quantised weights take as they are stored; 0 for weights in ``dtype``.
-        name: what the user called it, for messages and reports.
-        not_applied: names of settings of ``generation_config.json`` that would change what it writes, and do not.
-        source: where the same weights are found on a machine without ``path``; the name if empty.
+            empty if none may.
+        parameters: number of the model's parameters; for quantised weights, of the numbers that they are packed in.
+        quantised_bytes: bytes of quantised weights in stored form; 0 for weights in ``dtype``.
+        name: the user's name for it, in messages and reports.
+        not_applied: names of settings of ``generation_config.json`` that would change its outputs but are not applied.
+        source: the location of the same weights on a machine without ``path``; the name if empty.
         shared_prefix: text that many inputs begin with; its keys and values are computed once, and
             it is never cut. (In the first group.)
         begun: whether nothing but the tokenizer's begin token stands before the passages. (In the first
             group.)
         fused_attention: whether prompts of a decoder-only model go through the flash kernel in the engine's own loops on a CPU.
             (In the first group.)
-        memory: bytes that one actor may use for weights, activations and cache; 0 means the default.
-        threads: CPU threads of one actor; 0 means all that torch sees.
+        memory: bytes that an actor may use for weights, activations and cache; 0 means the default.
+        threads: CPU threads of an actor; 0 means all that torch sees.
         gpus: how many GPUs of a node hold the model together (tensor parallelism, with vLLM only).
         batch_tokens: the most padded tokens of a batch; 0 for the device's default.
-        api: of a model behind an API, which has neither weights nor precision; None for all others. (In the
-            first group, but for the bounds on what is asked.)
-        function: of a reader that is a function, which has neither weights nor precision; None for all others.
+        api: for a model behind an API, which has neither weights nor precision; else None. (In the
+            first group, but for the bounds on requests.)
+        function: for a reader that is a function, which has neither weights nor precision; else None.
             (Its name and version are in the first group.)
-        renewals: how often its reads were made anew. (In the first group.)
-        about: who makes them, as it is kept beside them (``engine.reading.identity``); empty where ``weights`` says it.
-        earlier: fingerprints under which the store may have reads of it from before.
-        doubts: about stored reads, what they were made by.
+        renewals: how often its reads were repeated to replace stored ones. (In the first group.)
+        about: the maker of the reads, as recorded beside them (``engine.reading.identity``); empty if ``weights`` says it.
+        earlier: older fingerprints under which the store may have its reads.
+        doubts: phrases that say how stored reads may have been made otherwise, for messages.
     """
 
-    # By default those of a reader without weights, of which nobody knows the precision.
+    # Defaults suit a reader without weights, whose precision is unknown.
     weights: str = ""
     architecture: Architecture = "causal"
     dtype: Dtype = "float32"
@@ -212,8 +211,9 @@ class ReaderSpec:
 
     @property
     def is_kept(self) -> bool:
-        """Whether its reads go to the store: a user's executor must have a name, and a user's function a version,
-        since nothing else says whether its reads are those that it would do again.
+        """Whether its reads go to the store: a user's executor needs a name, and a user's function a version.
+
+        Nothing else tells whether it would answer the same again.
         """
         if self.executor:
             return self.executor != UNNAMED
@@ -221,29 +221,29 @@ class ReaderSpec:
 
     @property
     def is_reproducible(self) -> bool:
-        """Whether all that decides the outputs is known here."""
+        """Whether this specification determines the outputs."""
         return self.api is None and self.function is None
 
     @property
     def writes(self) -> bool:
-        """Whether the model writes a text token by token: it neither chooses nor scores one, and nobody else reads."""
+        """Whether the model writes a text token by token: it neither chooses nor scores a text, and no executor reads."""
         return not self.choices and self.scores != "target" and not self.executor
 
     @property
     def most_new_tokens(self) -> int:
-        """Tokens that are generated at most, those of a thought included; 1 where it chooses."""
+        """The most tokens that are generated, including a thought; 1 if it chooses."""
         return 1 if self.choices else self.max_new_tokens + self.room
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes that the weights take where the model is loaded."""
+        """Bytes of the loaded weights."""
         return self.quantised_bytes or weight_bytes(self.parameters, self.dtype)
 
     @property
     def model(self) -> tuple[object, ...]:
-        """Readers with equal ones can run on weights that a process holds once, on vLLM in one engine.
+        """Identity of the loaded model: readers with equal values share weights in a process, or an engine of vLLM.
 
-        Readers behind an API are asked together: they share the bounds on what is asked.
+        Readers behind an API run together: they share the bounds on requests.
         """
         if self.api:
             return self.engine, self.api.settings
@@ -254,7 +254,7 @@ class ReaderSpec:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of what decides the outputs: equal fingerprints give equal outputs for equal inputs."""
+        """Hash of all settings that decide outputs: equal fingerprints give equal outputs for equal inputs."""
         decisive = [
             READING_VERSION,
             self.weights,
@@ -270,17 +270,17 @@ class ReaderSpec:
             self.special_tokens,
             self.choices,
         ]
-        if self.begun:  # earlier reads lost the token where a prompt was cut
+        if self.begun:  # earlier reads lost the token if a prompt was cut
             decisive.append({"begun": True})
         if self.fused_attention and self.engine == "transformers" and not self.executor:
             decisive.append({"fused_attention": True})
         if self.thought != THINK or self.room:
             decisive.append({"thought": [*self.thought, self.room]})
-        if self.generation and self.writes:  # earlier reads were done without
+        if self.generation and self.writes:  # earlier reads ran without these settings
             decisive.append({"generation": self.generation})
         if self.scores:
             decisive.append({"scores": self.scores})
-        if self.executor:  # without one, reads are found under the hash that they always had
+        if self.executor:  # without an executor, the hash of stored reads stays
             decisive.append({"executor": self.executor})
         if self.code:
             decisive.append({"code": self.code})
@@ -295,24 +295,23 @@ class ReaderSpec:
 
 @dataclass(frozen=True)
 class ReadOutput:
-    """What one read gave.
+    """The result of a read.
 
-    The one definition of these fields: the columns of reads (``plan.OUTPUT_COLUMNS``) are derived from it.
+    Columns of reads (``plan.OUTPUT_COLUMNS``) are derived from these fields.
 
     Attributes:
-        output: the text; empty for a failed read. Where the reader chooses between given answers
-            (``ReaderSpec.choices``), the one that it chose; where it scores a target, that.
+        output: the text, the choice (``ReaderSpec.choices``) or the scored target; empty for a failed read.
         prompt_tokens: tokens of the prompt, after any cut.
-        output_tokens: tokens generated; 0 where the reader chooses; of a target, its tokens.
-        failure: why the read could not be done; None for a read that succeeded.
-        confidence: where the reader chooses, the probability of the first choice, over those of all
-            choices (of a single one, over those of all tokens). Where it scores, the probability by token of
-            the target, or of what it wrote: exp of the mean log-probability. Else None.
-        thought: what the reader wrote before its answer, where it thinks; else None.
-        seconds: what this call took, where it was a request of its own; None where calls were read together.
-        ended: what ended the output (``Ended``; a server does not tell the first two apart, and says stop); None where
-            nobody says, or where it chooses or scores.
-        mass: where the reader chooses between several, the probability of all of them together, among all tokens;
+        output_tokens: generated tokens; 0 if the reader chooses; the target's tokens if it scores a target.
+        failure: the reason of a failed read; None if it succeeded.
+        confidence: for a reader that chooses, the probability of the first choice relative to all
+            choices (a single choice: relative to all tokens). For a reader that scores, the probability per token of
+            the target or of its own text: exp of the mean log-probability. Else None.
+        thought: text before the answer, if the reader thinks; else None.
+        seconds: duration of the call if it was a request of its own; None if calls were read together.
+        ended: the reason for the end of the output (``Ended``; servers report stop for the first two alike); None if
+            unknown, or if the reader chooses or scores.
+        mass: total probability of all choices among all tokens, if the reader chooses between several;
             else None.
     """
 
@@ -328,7 +327,7 @@ class ReadOutput:
     mass: float | None = None
 
     def __post_init__(self) -> None:
-        # Here every text of a reader enters, whoever wrote it.
+        # Every text enters here, from models, servers and users' code.
         for name in ("output", "failure", "thought"):
             text = getattr(self, name)
             if text is not None and not text.isascii():
@@ -336,22 +335,22 @@ class ReadOutput:
 
     @classmethod
     def failed(cls, reason: str, *, prompt_tokens: int = 0, truncated: bool = False) -> ReadOutput:
-        """The output of a read that could not be done."""
+        """The output of a failed read."""
         return cls("", prompt_tokens, 0, truncated, failure=reason)
 
 
 @dataclass
 class ReaderStats:
-    """Counters of one reader since it was loaded.
+    """Counters of a reader since it was loaded.
 
     Attributes:
         padded_tokens: tokens computed for the prompts, padding included.
-        prompt_tokens: those without padding; what several prompts share counts once.
+        prompt_tokens: tokens computed without padding; a beginning that several prompts share counts once.
         peak_memory: in bytes, on the device that the reader runs on.
-        token_bytes: measured bytes per prompt token; 0 where they were not measured.
-        nanoseconds_ahead: spent on reads of calls that had not come to their turn, less those of calls that have: their
-            tokens count in their turn, too.
-        alone: 1 where texts are read one at a time, since the model reads the padding of others.
+        token_bytes: measured bytes per prompt token; 0 if not measured.
+        nanoseconds_ahead: time spent ahead on later calls; a call's part is subtracted when its turn comes, and its
+            tokens count then, too.
+        alone: 1 if texts are read one at a time, since the model reads the padding of others.
     """
 
     padded_tokens: int = 0
@@ -369,11 +368,11 @@ class ReaderStats:
 class Reader(Protocol):
     """A language model that turns inputs into short texts.
 
-    A read's input is a list of strings. For in-prompt augmentation they are the pieces of one prompt,
-    in order: the last is the read's own, those before it are what other reads begin with too (the
-    query, where it precedes the passages). For Fusion-in-Decoder there is one per passage. Where a target is
-    scored (``ReaderSpec.scores``), it is the last, behind these. Outputs come in the order of the inputs and do
-    not depend on what else is in the same call, up to the rounding of batched arithmetic.
+    A read's input is a list of strings. For in-prompt augmentation they are the pieces of a prompt,
+    in order: the last is the read's own, earlier pieces are beginnings shared with other reads (the
+    query, if it precedes the passages). For Fusion-in-Decoder there is one string per passage. A target to
+    score (``ReaderSpec.scores``) comes last. Outputs come in the order of the inputs and do
+    not depend on other reads in the same call, up to the rounding of batched arithmetic.
     """
 
     stats: ReaderStats
@@ -383,17 +382,17 @@ class Reader(Protocol):
 
 @runtime_checkable
 class LoopReader(Reader, Protocol):
-    """A reader whose model is run by a loop of the engine's own, which is checked before its first read."""
+    """A reader whose model runs in a loop of this engine, which is checked before its first read."""
 
     def prepare(self) -> None:
-        """Check that the loop continues the model, and measure what tokens take; once, or with the first read.
+        """Check that the loop continues the model, and measure memory per token; once, or with the first read.
 
         Raises:
-            InputError: it does not, or the model cannot be run.
+            InputError: the loop does not continue the model, or the model cannot run.
         """
 
 
-# Does reads that were prepared, and perhaps begun; called once, in the thread that reads.
+# Finishes prepared reads, which may have begun; called once, in the thread that reads.
 Finish = Callable[[], list[ReadOutput]]
 
 
@@ -402,8 +401,8 @@ class StartingReader(Reader, Protocol):
     """A reader that prepares reads, in any thread, while it does others: ``read(inputs)`` is ``start(inputs)()``.
 
     Attributes:
-        reads_ahead: whether reads may begin before the call in which they are finished: on vLLM beside those before
-            them, and on our own loops on a CPU while the last answers of those before them are written.
+        reads_ahead: whether reads may begin before the call that finishes them: on vLLM beside earlier reads,
+            and on our own loops on a CPU while the last answers of earlier reads are written.
     """
 
     @property

@@ -1,18 +1,18 @@
 """Attention of packed tokens on a CPU: many sequences behind each other in one row, without padding.
 
-Everything but attention treats tokens one by one, so it needs no padding; attention takes the sequences in turn, each
+Everything but attention treats tokens one by one, so it needs no padding. Attention takes the sequences in turn, each
 on its own tokens and the keys and values of its beginning, which other sequences may have computed. So bits depend on
 the sequence alone.
 
-Outputs do not depend on how the work is cut. In bf16 this is claimed for a CPU with AVX512-BF16 and without AMX
-only (``machine.device.bf16_rows_are_steady``). There it holds to the bit: matrix products give the same rows
-however many there are, from two on, and attention written out as two products around a softmax gives the
-same rows however queries are cut, up to some 900 tokens (both measured on oneDNN with AVX512-BF16, as is
-that the flash kernel of ``scaled_dot_product_attention`` does not). There it is faster than that kernel,
-too, where keys are copied before they are turned: the product itself copies turned ones slowly.
+Outputs do not depend on how the work is cut. In bf16 this is claimed only for a CPU with AVX512-BF16 and without AMX
+(``machine.device.bf16_rows_are_steady``). There it holds to the bit: matrix products give the same rows for
+any number of rows from two on, and attention as two products around a softmax gives the
+same rows however queries are cut, up to some 900 tokens (both measured on oneDNN with AVX512-BF16; the
+flash kernel of ``scaled_dot_product_attention`` measurably fails this). There it is also faster than that kernel
+if keys are copied before they are transposed: the product itself copies transposed keys slowly.
 
-Prompts go through that kernel in fp32, behind many tokens, where it is faster and the last bits depend on the cut (outputs
-do not), and in bf16 with AMX (``protocol.ReaderSpec.fused_attention``), where outputs depend on the cut in any case.
+Prompts go through that kernel in two cases. In fp32, behind many tokens, it is faster, and only the last bits depend on
+the cut, not outputs. In bf16 with AMX (``protocol.ReaderSpec.fused_attention``) outputs depend on the cut in any case.
 """
 
 from __future__ import annotations
@@ -27,21 +27,20 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 ATTENTION = "erag_packed"
-# Keys are taken in multiples of this number, those beyond a sequence's end hidden: the remainder of a
-# product or sum takes another way through the libraries, and would round otherwise now and then.
-# Sequences have room in a cache in these multiples, and what stands there is finite.
+# Attention reads keys in multiples of this number and hides keys beyond a sequence's end: libraries
+# handle the remainder of a product or sum by another code path, which sometimes rounds differently.
+# A cache allots room in these multiples, and holds finite numbers there.
 _KEYS = 32
-# Query rows that attend at once: bounds the scores held, and leaves out keys that come later. Fewer or more
+# Query rows that attend at once: bounds the scores in memory and skips later keys. Fewer or more
 # make reads slower.
 _ROWS = 64
-# Tokens before a span from which on the flash kernel is the faster one in fp32: scores no longer fit the caches.
+# The flash kernel is faster in fp32 behind at least so many tokens: scores no longer fit the caches.
 _FAR = 1024
 
-# What some models add to attention, and is not done here. Gemma 2's soft cap of scores is left out, as transformers
-# leaves it out by default (``sdpa``).
+# Additions to attention that are not supported here. Gemma 2's soft cap of scores is left out, as in
+# transformers by default (``sdpa``).
 _UNSUPPORTED = ("position_bias", "sink")
-# Models whose attention is known to be the plain one, with a window or sinks at most, and whose every other
-# part treats tokens one by one.
+# Models with plain attention, a window or sinks at most, whose other parts treat tokens one by one.
 FAMILIES = frozenset(
     [
         "gemma2",
@@ -63,15 +62,15 @@ FAMILIES = frozenset(
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens of one sequence within a forward pass.
+    """Tokens of a sequence within a forward pass.
 
     Attributes:
-        at: where they begin among the packed tokens.
-        tokens: how many they are.
-        offset: where the sequence begins in the cache.
-        have: how many of its tokens the cache holds before these.
-        stem, kept: where its first tokens begin instead, which others may follow, too, and how many these are.
-        writing: whether it is the one new token of an answer under way. Those of a pass stand behind the others.
+        at: their beginning among the packed tokens.
+        tokens: their number.
+        offset: the sequence's beginning in the cache.
+        have: number of the sequence's earlier tokens in the cache.
+        stem, kept: beginning and number of its first tokens if they are elsewhere, shared with other sequences.
+        writing: whether it is the only new token of an answer under way. Such spans come last in a pass.
     """
 
     at: int
@@ -84,34 +83,35 @@ class Span:
 
 
 def round_up(tokens: int) -> int:
-    """The room that a sequence of this many tokens takes in a cache."""
+    """Room in a cache for a sequence of this many tokens."""
     return -(-tokens // _KEYS) * _KEYS
 
 
 @dataclass
 class Cache:
-    """Keys and values of many sequences, behind each other: of each layer (groups, room, width)."""
+    """Keys and values of many sequences in a row: per layer (groups, room, width)."""
 
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
 
     @classmethod
     def empty(cls, room: int, *, layers: int, groups: int, width: int, dtype: torch.dtype) -> Self:
-        """Room for so many tokens, all of them 0."""
+        """A cache of zeros with room for so many tokens."""
         shape = (groups, round_up(room), width)
         keys, values = ([torch.zeros(shape, dtype=dtype) for _ in range(layers)] for _ in "kv")
         return cls(keys, values)
 
     def copy_from(self, source: Cache, there: int, here: int, tokens: int) -> None:
-        """Take over what a sequence begins with, from its place in ``source``."""
+        """Copy the first tokens of a sequence from its place in ``source``."""
         for mine, theirs in zip(
             (*self.keys, *self.values), (*source.keys, *source.values), strict=True
         ):
             mine[:, here : here + tokens] = theirs[:, there : there + tokens]
 
     def gather(self, moves: Sequence[tuple[int, int, int]], room: int, *, fresh: bool) -> None:
-        """Move what sequences have, (from, to, tokens) each in order, towards the front, with room for so many tokens in all;
-        layer by layer, so that only one of them is there twice where a new one is needed, or asked for (``fresh``).
+        """Move sequences, (from, to, tokens) each in order, towards the front, with room for so many tokens in all.
+
+        A new cache, if needed or requested (``fresh``), is made layer by layer, so that a single layer exists twice.
         """
         for states in (self.keys, self.values):
             for layer, old in enumerate(states):
@@ -125,22 +125,22 @@ class Cache:
 
 
 class KeysAreKept(Exception):  # noqa: N818 - nothing went wrong
-    """The keys and values of a layer are in the cache, and nothing else is wanted of it."""
+    """Ends a layer early: its keys and values are in the cache, and its output is not needed."""
 
 
 @dataclass
 class Packing:
-    """A forward pass: which tokens are packed, and how; handed to attention through the model.
+    """A forward pass over packed tokens and their layout; reaches attention through the model.
 
     Attributes:
-        copies: what sequences begin with, from where others have it in the cache, or have it once this pass has kept it:
-            (from, to, tokens) each.
-        fused: whether prompts go through the flash kernel, however long they are.
-        keeps: whether keys and values go to the cache; where they do not, they are there already.
-        attends: whether anything else is wanted of the layer.
+        copies: shared beginnings to copy within the cache, (from, to, tokens) each; a source may be tokens of
+            this pass.
+        fused: whether prompts of any length go through the flash kernel.
+        keeps: whether keys and values go to the cache; if not, they are there already.
+        attends: whether the layer's output is needed.
         ids, positions: of the packed tokens.
-        last: the tokens whose logits are wanted.
-        asked: how many of these count, from the first on.
+        last: the tokens whose logits are needed.
+        asked: how many of ``last`` count, from the first on.
     """
 
     cache: Cache
@@ -154,7 +154,7 @@ class Packing:
     last: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     asked: int = 0
     _hiding: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict, init=False)
-    # Room for the scores of one block: else the system takes and clears its pages for each.
+    # Buffer for the scores of a block: otherwise the system allocates and clears pages per block.
     _scores: torch.Tensor = field(default_factory=lambda: torch.empty(0), init=False)
 
     def attend(
@@ -170,10 +170,10 @@ class Packing:
 
         Shapes: query (heads, tokens, width), key and value (groups, tokens, width), sinks (heads,), the score of
         a further key without a value; the result is (tokens, heads, width). Heads that share a group's keys are
-        further query rows of it. A second row that no span has is the first again.
+        further query rows of the group. A second row outside all spans repeats the first.
 
         Raises:
-            KeysAreKept: nothing else is wanted.
+            KeysAreKept: the output is not needed.
         """
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         own_rows = self.spans[-1].at + self.spans[-1].tokens
@@ -188,7 +188,7 @@ class Packing:
         heads, tokens, width = query.shape
         groups = keys.shape[0]
         out = query.new_empty((tokens, heads, width))
-        # A sink is a key without a value, which the kernel does not know.
+        # The kernel does not support sinks: keys without a value.
         written = self._written if sinks is None else []
         for span in self.spans[: len(self.spans) - len(written)]:
             far = query.dtype == torch.float32 and span.have >= _FAR
@@ -240,7 +240,7 @@ class Packing:
 
     @property
     def narrow(self) -> Packing:
-        """How the tokens whose logits are wanted are packed alone, once all keys and values of a layer are kept."""
+        """The packing of only the tokens whose logits are needed, for a layer whose keys and values are all kept."""
         wanted = dict.fromkeys(self.last.tolist())
         spans = (s for s in self.spans if s.at + s.tokens - 1 in wanted)
         ends = [
@@ -250,20 +250,20 @@ class Packing:
 
     @cached_property
     def _written(self) -> list[slice]:
-        """The part of the cache that answers under way look back at. They stand last."""
+        """Slices of the cache that answers under way attend to. Their spans come last."""
         spans = [s for s in self.spans if s.writing]
         return [slice(s.offset, s.offset + s.have + 1) for s in spans]
 
     @cached_property
     def _places(self) -> torch.Tensor:
-        """Where in the cache each packed token's keys and values go: (tokens,)."""
+        """Cache positions of the packed tokens' keys and values: (tokens,)."""
         begins = [(s.offset + s.have - s.kept, s.tokens) for s in self.spans]
         return torch.cat([torch.arange(first, first + tokens) for first, tokens in begins])
 
     def _hidden(self, rows: int, beyond: int, like: torch.Tensor) -> torch.Tensor:
-        """What hides later tokens from earlier ones, and from all those ``beyond`` the last: 0 or minus infinity.
+        """Mask of 0 or minus infinity that hides later tokens from earlier ones, and keys ``beyond`` the last from all.
 
-        (rows, keys), of the last keys, a multiple of ``_KEYS``: sums of parts that begin elsewhere take several times as long.
+        (rows, keys) for the last keys, a multiple of ``_KEYS``: sums over unaligned parts take several times as long.
         """
         if (rows, beyond) not in self._hiding:
             keys = round_up(rows + beyond)
@@ -280,11 +280,11 @@ def _flash(
     values: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """Causal attention of new tokens to each other, and to all before them, by torch's flash kernel.
+    """Causal attention of new tokens to each other and to all earlier tokens, by torch's flash kernel.
 
-    Shapes: query (heads, tokens, width), key and value (groups, tokens, width), keys and values of the tokens before
-    (groups, have, width); the result is that of query. The kernel hides later tokens of a square only, so that it is called
-    for each part, and both are weighed by the sums of their exponentials, as in FlashAttention (Dao et al. 2022, section 3.1).
+    Shapes: query (heads, tokens, width), key and value (groups, tokens, width), earlier keys and values
+    (groups, have, width); the result has the query's shape. The kernel masks squares only, so it runs once
+    per part. The sums of their exponentials weigh both parts, as in FlashAttention (Dao et al. 2022, section 3.1).
     """
     heads, groups = query.shape[0], key.shape[0]
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -308,8 +308,8 @@ def pack(
     copies: Sequence[tuple[int, int, int]] = (),
     fused: bool = False,
 ) -> Packing:
-    """A pass of these tokens, after which the logits of the last of each span that is ``asked`` are wanted; of all by default."""
-    # Products with a single row take another way through the library, and round otherwise. Attention takes it once.
+    """A pass over ``ids`` that ends in logits of the ``asked`` spans' last tokens; by default of all spans'."""
+    # Products with a single row take another code path, which rounds differently. Attention sees the row once.
     double = 2 if len(ids) == 1 else 1
     asked = spans if asked is None else asked
     last = [s.at + s.tokens - 1 for s in asked]
@@ -339,11 +339,11 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Causal attention of packed sequences, each to its own tokens in the cache and before it.
 
-    Shapes: query (1, heads, tokens, width), key and value (1, groups, tokens, width), and s_aux (heads,),
-    where there are sinks; the result is (1, tokens, heads, width).
+    Shapes: query (1, heads, tokens, width), key and value (1, groups, tokens, width), and s_aux (heads,)
+    if there are sinks; the result is (1, tokens, heads, width).
 
     Raises:
-        ValueError: the model asks for a kind of attention that this is not, or its window hides something.
+        ValueError: the model needs an unsupported kind of attention, or a text exceeds its window.
     """
     if unknown := [name for name in _UNSUPPORTED if others.get(name) is not None]:
         raise ValueError(f"packed attention has no {', '.join(unknown)}")
@@ -358,4 +358,4 @@ def attend(
     return packing.attend(layer, query[0], key[0], value[0], scale, sinks).unsqueeze(0), None
 
 
-AttentionInterface.register(ATTENTION, attend)  # without a mask function: no mask is made
+AttentionInterface.register(ATTENTION, attend)  # no mask function, so no mask

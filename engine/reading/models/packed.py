@@ -1,13 +1,13 @@
-"""Decoder-only models run on a CPU on packed tokens: no padding, and what texts begin with computed once.
+"""Run decoder-only models on a CPU on packed tokens: without padding, and with shared beginnings computed once.
 
-The tokens of many texts stand behind each other in one row (``engine.reading.models.attention``). A beginning that
-several share (the template's examples, the query, the passage) is a segment of its own, whose keys and values the
-others copy (``engine.reading.models.tokenizing``). Prompts run in chunks small enough for a processor's caches. Answers
-are written a token of each in a step, since a step costs about as much for one as for many, and least where it goes
-with a chunk of prompts that are still to be read, of the same batch or of later ones.
+The tokens of many texts stand in one row (``engine.reading.models.attention``). A shared beginning (the template's
+examples, the query, the passage) is a segment of its own, whose keys and values the texts copy
+(``engine.reading.models.tokenizing``). Prompts run in chunks small enough for a processor's caches. A step writes
+a token of every answer, since it costs about as much for one answer as for many. Steps are cheapest together
+with a chunk of unread prompts, from the same batch or a later one.
 
-Some models have layers that look back only so far. A text that fits such a window with its answer runs packed, too.
-Longer ones are padded, with transformers' own attention.
+Layers of some models attend only within a window. A text that fits this window with its answer runs packed, too.
+Longer texts are padded, with transformers' own attention.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from engine.reading.protocol import ReaderStats
 
 # Larger chunks leave a processor's caches, and matrix products are at full speed from 256 rows on.
 _WHOLE_CHUNK = 1024
-# Fewer tokens at once waste the processor, whatever the memory.
+# Smaller chunks waste the processor, so less memory does not shrink them further.
 _LEAST_CHUNK = 64
 # Readers share a model, perhaps in several threads, and each pass sets the model up for itself.
 _LOCKS: WeakKeyDictionary[torch.nn.Module, Lock] = WeakKeyDictionary()
-_Piece = tuple[int, int, int]  # of a segment, its tokens from one to before another
-# Parts of texts, where each begins in the cache, and where all end.
+_Piece = tuple[int, int, int]  # a segment, its first token, and the end (exclusive)
+# Parts of texts, their beginnings in the cache, and the common end.
 _Places = tuple[Sequence[Segment], Sequence[int], int]
 
 
 class PackedModel:
-    """A decoder-only model that answers many prompts together, of whatever lengths.
+    """A decoder-only model that answers many prompts of any lengths together.
 
     Args:
         model: of a family in ``engine.reading.models.attention.FAMILIES``.
         head: tokens that most prompts begin with; their keys and values are kept.
-        fused: whether prompts go through the flash kernel, however long they are.
+        fused: whether prompts of any length go through the flash kernel.
     """
 
     def __init__(
@@ -89,28 +89,28 @@ class PackedModel:
 
     @torch.inference_mode()
     def probe(self, tokens: int) -> None:
-        """Run a number of tokens as one text, to measure what they cost."""
+        """Run a text of so many tokens, to measure its memory."""
         self._head_states()
         span = Span(0, tokens, self._make_room(tokens), 0)
         self._forward(self._pack([0] * tokens, [span]))
         self.drop()
 
     def learn(self, fixed: float, per_token: float) -> None:
-        """Take the measured bytes of a probe: of any, and of each of its tokens."""
+        """Use the measured bytes of a probe: a fixed part, and a part per token."""
         self._chunk_bytes = fixed
-        # The states of a token in and out of a layer are certain, whatever was measured.
+        # A token's states in and out of a layer are a lower bound for any measurement.
         least = 4.0 * self._model.config.hidden_size
         self._token_bytes = max(per_token - self._cached_token_bytes, least)
 
     def shrink(self) -> None:
-        """Run smaller chunks from now on, and give back what is not in use: memory ran out."""
+        """Run smaller chunks and free unused memory, after memory ran out."""
         self._most = max(_LEAST_CHUNK, self._most // 2)
         self._chunk = min(self._chunk, self._most)
         self._room = 0
         self._make_room(0, fresh=True)
 
     def grow(self) -> None:
-        """Run chunks as large as at the beginning again, as far as the memory of a call allows."""
+        """Return to chunks of the original size, as far as the memory of a call allows."""
         self._most = _WHOLE_CHUNK
 
     def batches(
@@ -118,10 +118,10 @@ class PackedModel:
     ) -> Iterator[list[int]]:
         """Places of ``asked`` in groups, of at least one, that fit ``memory`` bytes and ``max_tokens``.
 
-        Texts that begin alike stand together. Chunks take half of the memory at most, keys and values the rest, with those
-        of answers under way: where the next text does not fit beside them, they are written on until it does.
+        Texts that begin alike stand together. Chunks take half of the memory at most; keys and values of texts and of
+        answers under way take the rest. Answers are continued until the next text fits beside them.
         """
-        # Any token of a chunk may be one whose logits are wanted, where targets are scored.
+        # If targets are scored, any token of a chunk may need logits.
         token_bytes = self._token_bytes + self._logits_bytes * any(a.target for a in asked)
         by_memory = int((memory / 2 - self._chunk_bytes) / token_bytes)
         self._chunk = max(_LEAST_CHUNK, min(self._most, by_memory))
@@ -130,7 +130,7 @@ class PackedModel:
         order = sorted(range(len(asked)), key=lambda place: asked[place].tokens)
 
         most = min(max_tokens, int(left / self._cached_token_bytes))
-        # One size from the first batch on: what a cache that grows leaves behind is too small for the next.
+        # One size from the first batch on: a growing cache leaves gaps too small for its successor.
         needed = sum(round_up(a.room(self._writer.most)) for a in asked)
         self._room, self._bound = (most if needed > most else 0), most
 
@@ -140,10 +140,10 @@ class PackedModel:
             tokens, target = asked[place].tokens, asked[place].target
             before = asked[group[-1]].tokens if group else []
             room = round_up(asked[place].room(self._writer.most))
-            if target:  # it stands apart, behind a prompt that several may have
+            if target:  # it stands apart, behind a prompt that targets may share
                 room = round_up(len(target)) + (tokens != before) * round_up(len(tokens))
             shared = 0
-            if group:  # what it shares with its neighbour may become a separate segment
+            if group:  # a beginning shared with its neighbour may become a separate segment
                 length = common_length(tokens, before)
                 alone = length <= len(self._head) or (target and tokens == before)
                 shared = 0 if alone else round_up(length)
@@ -164,8 +164,9 @@ class PackedModel:
 
     @torch.inference_mode()
     def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
-        """Continue each text, or score the targets behind them; only ``step`` may come between the passes, and answers
-        may be under way at the end.
+        """Continue texts, or score the targets behind them.
+
+        Only ``step`` may come between passes; answers may be under way at the end.
         """
         if any(a.target for a in asked):
             yield
@@ -174,7 +175,7 @@ class PackedModel:
         try:
             texts = [a.tokens for a in asked]
             yield from self._prefill(texts, self._place(texts), written)
-        except Exception:  # these texts may be asked again
+        except Exception:  # the caller may retry these texts
             self._going = [answer for answer in before if answer in self._going]
             raise
         return written
@@ -184,7 +185,7 @@ class PackedModel:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Write a token of each answer under way."""
+        """Write the next token of all answers under way."""
         self._advance()
 
     def finish(self) -> None:
@@ -193,11 +194,11 @@ class PackedModel:
             self.step()
 
     def drop(self) -> None:
-        """Forget the answers under way, and what the cache holds."""
+        """Discard the answers under way and the cache."""
         self._going, self._cache = [], None
 
     def _scored(self, asked: Sequence[PromptRead]) -> list[Continuation]:
-        """Score the targets, which look back at the keys and values of their prompt: it is computed once."""
+        """Score the targets, which attend to the keys and values of their prompt: it is computed once."""
         written = [Continuation() for _ in asked]
         texts = [[a.tokens[-1], *a.target[:-1]] for a in asked]  # from the prompt's last
         prompts = [tuple(a.tokens[:-1] or a.tokens) for a in asked]
@@ -225,7 +226,7 @@ class PackedModel:
         return written
 
     def _place(self, sequences: Sequence[list[int]], *, more: int | None = None) -> _Places:
-        """Where texts stand in the cache, with room for their answers, or for so many tokens behind all of them."""
+        """Places of texts in the cache, with room for their answers, or for ``more`` tokens after all texts."""
         done = [min(common_length(self._head, s), len(s) - 1) for s in sequences]
         parts = segments(sequences, done)
         most = self._writer.most if more is None else 0
@@ -275,10 +276,10 @@ class PackedModel:
         begun: Sequence[tuple[Span, Continuation]] = (),
         copies: Sequence[tuple[int, int, int]] = (),
     ) -> None:
-        """Run tokens of prompts, and write a token of each answer: of those under way, and of those that begin with them."""
+        """Run tokens of prompts, and write the next token of every answer, under way or beginning in this pass."""
         going = self._going
         lasts = [answer.tokens[-1] for answer in going]
-        # The last token of each is not in the cache yet.
+        # Their last tokens are not in the cache yet.
         writing = [
             Span(at, 1, answer.offset, _length(answer) - 1, writing=True)
             for at, answer in enumerate(going, start=len(ids))
@@ -290,13 +291,13 @@ class PackedModel:
         going = [*(answer for _, answer in begun), *going]
         try:
             on = self._writer.write(going, logits)
-        except ArithmeticError:  # nor may what stands in the cache be numbers
+        except ArithmeticError:  # the cache may hold NaN, too
             self._cache = None
             raise
         self._going = [going[place] for place in on]
 
     def _make_room(self, room: int, *, fresh: bool = False) -> int:
-        """Bring the answers under way to the cache's beginning, and have so much room behind them; where that begins."""
+        """Move the answers under way to the cache's beginning, with ``room`` behind them; return the room's beginning."""
         cache, self._cache = self._cache, None
         if cache is None and self._going:
             raise RuntimeError("the keys and values of answers under way are lost")
@@ -304,7 +305,7 @@ class PackedModel:
         *begins, end = accumulate(self._rooms(), initial=0)
         cache = cache or Cache.empty(0, **self._shape)
         needed = max(end + room, self._room)
-        # A larger one is left of a call that was allowed more memory.
+        # A larger cache is left of a call with more memory.
         fresh = fresh or cache.keys[0].shape[1] > round_up(max(needed, self._bound))
         moves = [
             (answer.offset, begin, _length(answer))
@@ -341,7 +342,7 @@ class PackedModel:
         return pack(ids, spans, self._cache, asked=asked, copies=copies, fused=self._fused)
 
     def _forward(self, of: Packing) -> torch.Tensor:
-        """The logits that are asked for, (asked, vocabulary). Of the last layer all else is made only where these are."""
+        """The requested logits, (asked, vocabulary). Beyond keys and values, the last layer runs on their tokens alone."""
 
         def narrow(layer: Any, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
             try:
@@ -369,7 +370,7 @@ class PackedModel:
                 )
             except KeysAreKept:
                 return torch.empty((0, config.vocab_size))
-            finally:  # others that have the model may run it with its own
+            finally:  # other users of the model may run it with its own attention
                 config._attn_implementation = own
                 if hook:
                     hook.remove()
@@ -398,7 +399,7 @@ def _chunks(parts: Sequence[_Piece], most: int) -> Iterator[list[_Piece]]:
 
 
 class WindowedModel(PackedModel):
-    """A model some of whose layers look back only so far: texts that fit the ``window`` run packed, others ``padded``."""
+    """A model with layers that attend within a ``window``: texts that fit run packed, others ``padded``."""
 
     def __init__(
         self,
@@ -414,7 +415,7 @@ class WindowedModel(PackedModel):
         super().__init__(model, writer, *more, head=head[:window], fused=fused)
 
     def batches(self, asked: Sequence[PromptRead], **most: Any) -> Iterator[list[int]]:
-        """See ``PackedModel``. All texts of a batch are run in one way."""
+        """See ``PackedModel``. All texts of a batch run the same way."""
         for fits, way in ((True, super().batches), (False, self._padded.batches)):
             own = [place for place, text in enumerate(asked) if self._fits(text) is fits]
             if own and not fits:  # padded batches may have all of the memory
@@ -424,9 +425,9 @@ class WindowedModel(PackedModel):
                 yield [own[place] for place in batch]
 
     def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
-        """Continue the texts of a batch, or of a part of one."""
+        """Continue the texts of a batch, or of its part."""
         return super().passes(asked) if self._fits(asked[0]) else self._padded.passes(asked)
 
     def _fits(self, text: PromptRead) -> bool:
-        # The last token does not look back.
+        # No pass runs on the last token.
         return text.room(max(1, self._writer.most)) - 1 <= self._window

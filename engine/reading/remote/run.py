@@ -1,6 +1,6 @@
 """Do planned reads by requests from this process, many at a time, whichever units they belong to.
 
-Requests wait and compute nothing, so one process makes as many as any server answers, and counts what they may cost.
+Requests only wait, so one process makes as many as any server answers, and bounds their costs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from engine.reading.remote.specify import (
     is_in_doubt,
 )
 
-# Reads that are handed on together. As many more may be lost where a process is killed.
+# Reads in a handover. A killed process may lose as many.
 _PIECE = 16
-# Reads that fail one after the other, for each request under way, before the server is taken to be gone.
+# Consecutive failures per concurrent request after which the server counts as gone.
 _GONE = 3
-# Reads whose tokens a server has counted before those of all prompts are foreseen: the longest come first.
+# Reads with tokens counted by a server before all tokens are predicted: the longest come first.
 _COUNTED = 8
 _NOT_ASKED = "it was not asked for"
 
 
 class _Handover:
-    """Reads that are handed on together, and what has come of them."""
+    """Reads that are handed on together, with their outputs."""
 
     def __init__(self, unit: Unit) -> None:
         self.unit, self.left = unit, unit.length
@@ -52,15 +52,15 @@ class _Handover:
 
 @dataclass
 class _Job:
-    """What is known of all calls together.
+    """State shared by all calls of ``Requests.run``.
 
     Attributes:
-        ahead: bytes of the prompts of calls that are still to come.
+        ahead: bytes of the prompts of later calls.
         done: reads that have ended.
-        unanswered: the last of them, one after the other, that the server said nothing to.
+        unanswered: the latest consecutive reads without an answer from the server.
         proven: places of readers that have done a read.
-        windows: of readers, by their places, whose server cuts prompts.
-        whole: bytes of the longest prompts that were in doubt, and were read whole.
+        windows: by places of readers, windows to which their servers cut prompts.
+        whole: by places of readers, bytes of the longest doubtful prompt that was read whole.
     """
 
     ahead: int = 0
@@ -72,7 +72,7 @@ class _Job:
 
 
 class Requests(Local):
-    """Reads units by requests; its readers count over all calls, as those of an actor do."""
+    """Reads units by requests; its readers count over all calls, like an actor's."""
 
     bounds_itself = True
 
@@ -82,7 +82,7 @@ class Requests(Local):
         self._job = _Job()
 
     def read(self, plans: Plans) -> Iterator[UnitResult]:
-        """As ``Backend.read``; where a bound needs it, the prompts of all shards are counted before the first is asked."""
+        """As ``Backend.read``; the prompts of all shards are counted before the first request if a bound needs it."""
         if not isinstance(plans, MadePlans):
             self._job.ahead = sum(
                 spec.api.size("".join(inputs))
@@ -96,12 +96,12 @@ class Requests(Local):
     def run(self, plan: pl.DataFrame, units: Sequence[Unit]) -> Iterator[UnitResult]:
         """Read the units of a plan; results come as reads end, in pieces of units.
 
-        Where no more can be asked (a bound is reached, the key is refused, the server is gone), and where the process is
-        interrupted, finished reads are handed on before the error is raised.
+        Finished reads are handed on before the error is raised, if requests must stop (a bound is reached, the key is
+        refused, the server is gone) or the process is interrupted.
 
         Raises:
-            InputError: the prompts alone go beyond the bounds; no read was asked for.
-            ReadError: no more can be asked.
+            InputError: the prompts alone exceed the bounds; no request was sent.
+            ReadError: requests must stop.
         """
         specs = self.specs
         settings = _settings_of(specs)
@@ -151,17 +151,17 @@ class _JobRequests:
         self._threads = ThreadPoolExecutor(settings.concurrency)
         self._waiting: deque[_Handover] = deque()
         self._open: list[_Handover] = []
-        # The pieces of reads that are asked for, their places there, and the bytes of their prompts.
+        # By pending request: its piece, its place there, and the bytes of its prompt.
         self._asked: dict[Future[tuple[Reply, float]], tuple[_Handover, int, int]] = {}
         self._job = job
-        # Of each reader, what was counted of its first reads, which are held until it is checked, with their prompts.
+        # By reader: sizes and prompts of its first reads, which are held until the reader is checked.
         self._seen: defaultdict[int, list[tuple[PromptSize, str]]] = defaultdict(list)
         self._checked = set(range(len(readers))) if settings.is_batch else set[int]()
-        # Of all prompts, in bytes: those that ended before, and of these calls.
+        # Bytes of all prompts: of earlier calls and of this one.
         self._size = limits.ended
 
     def prepare(self, units: Sequence[Unit]) -> int:
-        """Take on units, in pieces; the bytes of their prompts, and of those that are still to come."""
+        """Queue units in pieces; return the bytes of their prompts and of later calls' prompts."""
         for unit in units:
             for start in range(0, unit.length, _PIECE):
                 length = min(_PIECE, unit.length - start)
@@ -191,7 +191,7 @@ class _JobRequests:
                     self._prove(result)
                     yield result
         except (ReadError, StoppedAskingError, KeyboardInterrupt) as stop:
-            # What is under way is paid for.
+            # Pending requests are paid for.
             yield from self._rest(answered=not isinstance(stop, KeyboardInterrupt))
             if isinstance(stop, StoppedAskingError):
                 raise stop.kind(f"{stop}; every finished LLM call is cached") from None
@@ -201,7 +201,7 @@ class _JobRequests:
         return self._plan[INPUTS].slice(piece.unit.offset, piece.unit.length).to_list()
 
     def _ask(self) -> bool:
-        """Have enough reads waiting for their turn; whether there are any."""
+        """Submit enough requests to keep all threads busy; return whether any is pending."""
         while self._waiting and len(self._asked) < 2 * self._concurrency:
             piece = self._waiting.popleft()
             self._open.append(piece)
@@ -222,7 +222,7 @@ class _JobRequests:
         piece.outputs[place] = done.output
         piece.left -= 1
         piece.computed += done.computed
-        # As if requests had been made one after the other, each in its share of the time.
+        # Each request counts its share of the time, as if requests were sequential.
         piece.seconds += seconds / self._concurrency
         job = self._job
         job.done += 1
@@ -242,7 +242,7 @@ class _JobRequests:
                 yield piece
 
     def _is_checked(self, reader: int) -> bool:
-        """Whether it is known that a reader's prompts are read whole, or up to where; found out where that is in doubt."""
+        """Whether the server's limit on a reader's prompts is certain; measures the limit if it is in doubt."""
         seen, job = self._seen[reader], self._job
         if reader not in self._checked:
             left = [*self._waiting, *(piece for piece in self._open if piece.left)]
@@ -276,8 +276,8 @@ class _JobRequests:
         )
 
     def _prove(self, result: UnitResult) -> None:
-        """Refuse to go on where a reader's first reads all failed alike."""
-        # A batch may have answers to the others, and prompts that were cut say nothing of shorter ones.
+        """Refuse to go on if a reader's first reads all failed alike."""
+        # A batch may hold answers to other reads, and shorter prompts may succeed where cut ones fail.
         cut = all((output.failure or "").startswith(CUT_PROMPT) for output in result.outputs)
         if cut or self._limits.settings.is_batch:
             return
@@ -286,16 +286,16 @@ class _JobRequests:
         self._job.proven.add(result.unit.reader)
 
     def _rest(self, *, answered: bool) -> Iterator[UnitResult]:
-        """What is finished, when no more is asked; ``answered``: with the answers that are under way."""
+        """Finished pieces after requests stop; waits for pending answers if ``answered``."""
         for future in [future for future in self._asked if future.cancel()]:
             del self._asked[future]
-        self._limits.end()  # nobody makes a request again
+        self._limits.end()  # no further request starts
         for future in wait(self._asked, None if answered else 0).done:
             with contextlib.suppress(StoppedAskingError):
                 self._take(future)
         for piece in self._open:
             if (reader := piece.unit.reader) not in self._checked and self._is_in_doubt(reader):
-                continue  # the same reads are asked for again
+                continue  # these reads will be repeated
             if any(output is not None and output.failure is None for output in piece.outputs):
                 yield self._result(piece)
 
