@@ -1,6 +1,6 @@
 """Extract the answer from a reader's text: drop the thoughts before it, and stop at its end.
 
-Models here, servers, and a user's functions and programs share this one rule.
+Models here, servers, and a user's functions and programs share this rule.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from typing import NamedTuple
 from engine.messages.wording import quoted
 from engine.reading.protocol import THINK, Ended, ReaderSpec, ReadOutput
 
-# Stands for bytes that are not a character, or not a whole one yet.
+# Stands for bytes that are no character, or an incomplete one.
 INCOMPLETE = "\ufffd"
-# Tokens for the thoughts of a reader that thinks before it answers, beside those of its answer.
+# Tokens for the thoughts of a reader that thinks first, in addition to the answer's tokens.
 ROOM = 4096
 UNFINISHED = (
     "the text ends within a thought: give the reader more tokens (max_new_tokens of the prompt), or have it "
     "answer without thinking"
 )
-# Words in the reasons that servers and vLLM give for the end of an output (EOS_TOKEN, endTurn, max_tokens, tool_calls):
-# of what leaves no answer, whatever else is said (error_limit, not_finished), of a limit, of a model that ended it.
+# Words in the finish reasons of servers and vLLM (EOS_TOKEN, endTurn, max_tokens, tool_calls), in order of precedence:
+# for outputs without an answer (error_limit, not_finished), for a limit, for an end by the model.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _BROKEN = re.compile(
     r"\b(error|fail|abort|cancel|filter|interrupt|time|rate|quota|not?\b|safety|block|malformed|invalid|unexpected)"
 )
 _AT_LIMIT = re.compile(r"\b(length|max|limit)")
 _BY_MODEL = re.compile(r"\b(stop|eos|eot|end|complete|finish|done|call)")
-# A tag of a thought has such a name within brackets; one that closes has a slash before it, or says end for start.
+# A thought's tag has such a name in brackets; a closing tag has a slash before the name, or end instead of start.
 _TAG = re.compile(
     r"([<\[◁]\|?)(/?)(\w*:?\w*(?:think|thought|reason|reflect)\w*)(\|?[>\]▷])", re.IGNORECASE
 )
 _STARTS = (("START_", "END_"), ("start_", "end_"), ("begin_", "end_"), ("_start", "_end"))
-# Those of other forms, the last without its control tokens.
+# Tags of other forms; the last pair lacks its control tokens.
 _OTHER_TAGS = (
     ("<|start|>assistant<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
     ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
     ("<|channel>thought", "<channel|>"),
     ("analysis", "assistantfinal"),
 )
-# Control tokens that a server shows around the answer behind such a thought.
+# Control tokens that a server shows around the answer after such a thought.
 _AROUND = re.compile(r"\A(\s*<\|[^|<>\s]+\|>)+|(<\|[^|<>\s]+\|>\s*)+\Z")
-# Below this share of a first token's probability, nothing is known of choices but how rarely they are meant.
+# If all choices have less probability than this at the first token, their order means nothing.
 LEAST_MASS = 0.001
 NOT_MEANT = (
     f"all choices together have less than {LEAST_MASS:.1%} of the probability of the first token, so the reader means "
@@ -56,10 +56,10 @@ class Parts(NamedTuple):
     """A text that a reader wrote.
 
     Attributes:
-        thought: what it wrote before its answer, without the tags around it; None for nothing.
-        answer: up to the first string that ends it, blanks at its end included.
+        thought: the text before the answer, without its tags; None if there is none.
+        answer: up to the first stop string, trailing blanks included.
         is_thinking: whether the text ends within a thought; its answer is empty then.
-        is_ended: whether such a string was found.
+        is_ended: whether a stop string ended the answer.
     """
 
     thought: str | None
@@ -70,14 +70,14 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """How texts are taken apart.
+    """The rule that splits a text into thought and answer.
 
     Attributes:
-        stop: an answer ends before the first of these strings.
-        chat: whether blanks before the first word never end an answer; a text that is continued goes on with the next
-            example behind a line break.
-        tags: the beginning and the end of a thought.
-        opened: whether the prompt begins the thought, so that a text has the closing tag alone.
+        stop: an answer ends before the earliest stop string.
+        chat: whether blanks before the first word never end an answer; a completion may continue with the next
+            example after a line break.
+        tags: the opening and closing tags of a thought.
+        opened: whether the prompt opens the thought, so that texts have only the closing tag.
     """
 
     stop: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Rule:
     opened: bool = False
 
     def parts(self, text: str) -> Parts:
-        """A text, taken apart: first its thought is taken off, then what follows a string that ends it.
+        """Split a text: first cut off its thought, then everything from a stop string on.
 
         >>> Rule(stop=("\\n",), chat=True).parts("<think>\\nLima?\\n</think>\\n\\nLima\\nor")
         Parts(thought='Lima?', answer='Lima', is_thinking=False, is_ended=True)
@@ -116,10 +116,10 @@ class Rule:
         truncated: bool = False,
         ended: str | None = None,
     ) -> ReadOutput:
-        """The output of a read in which a text was written; a failed one where that ends within a thought.
+        """The output of a read that wrote a text; a failed one if the text ends within a thought.
 
         Args:
-            ended: what ended the text; a string in it that ends answers comes before that.
+            ended: the reason for the end of the text; a stop string in the text takes precedence.
         """
         parts = self.parts(text)
         if parts.is_thinking:
@@ -135,9 +135,9 @@ class Rule:
 
 
 def tags_in(text: str) -> tuple[str, str] | None:
-    """What the thought at the beginning of a text begins and ends with, by the forms in use; None where there is none.
+    """Tags of the thought at the beginning of a text, among the forms in use; None if there is no thought.
 
-    The text may have the closing tag alone.
+    The text may have only the closing tag.
 
     >>> tags_in("<|START_THINKING|>Lima?<|END_THINKING|><|START_RESPONSE|>Lima")
     ('<|START_THINKING|>', '<|END_THINKING|>')
@@ -162,7 +162,7 @@ def _pair(found: re.Match[str]) -> tuple[str, str]:
 
 
 def ended_by(reason: str) -> Ended | None:
-    """What ended an output, from the words of a server or of vLLM; None where these say nothing of an end."""
+    """Classify the finish reason of a server or of vLLM; None if it names no end."""
     words = " ".join(_WORD.findall(reason)).lower().removeprefix("finish reason ")
     if _BROKEN.search(words):
         return None
@@ -172,12 +172,12 @@ def ended_by(reason: str) -> Ended | None:
 
 
 def not_ended(reason: str) -> str:
-    """Why a read failed whose output ended for a reason that is no end."""
+    """The failure of a read whose finish reason names no end."""
     return f"the answer was not ended ({quoted(reason)})"
 
 
 def rule_of(spec: ReaderSpec) -> Rule:
-    """How the texts of a reader are taken apart; a function and a program of a user's end them themselves."""
+    """The rule for a reader's texts; users' functions and programs end their texts themselves."""
     if spec.function or spec.executor:
         return Rule(tags=spec.thought)
     if spec.api:
@@ -187,7 +187,7 @@ def rule_of(spec: ReaderSpec) -> Rule:
 
 
 def given(outputs: Iterable[ReadOutput], rule: Rule) -> list[ReadOutput]:
-    """The outputs that a program of a user's gave, without thoughts."""
+    """Outputs of a user's program, without thoughts."""
 
     def own(one: ReadOutput) -> ReadOutput:
         if one.failure is not None or one.confidence is not None or one.thought is not None:
@@ -200,12 +200,12 @@ def given(outputs: Iterable[ReadOutput], rule: Rule) -> list[ReadOutput]:
 
 
 def weighed(choices: Sequence[str], logs: Sequence[float]) -> tuple[str, float, float | None]:
-    """The choice that is made, with its ``confidence`` and ``mass`` (see ``ReadOutput``).
+    """Choose a text; returns it with ``confidence`` and ``mass`` (see ``ReadOutput``).
 
     Args:
-        choices: one is taken among all tokens, and chosen where its probability exceeds 1/2, else nothing is; several
-            are weighed among each other.
-        logs: the natural log-probability of the first token of each, minus infinity for an unknown one.
+        choices: several are compared with each other; a single one is chosen if its probability among all tokens
+            exceeds 1/2, else the choice is empty.
+        logs: the natural log-probabilities of the choices' first tokens, minus infinity if unknown.
     """
     if len(logs) == 1:
         confidence = math.exp(min(0.0, logs[0]))
@@ -218,13 +218,13 @@ def weighed(choices: Sequence[str], logs: Sequence[float]) -> tuple[str, float, 
 def chosen(
     text: str, confidence: float, mass: float | None, prompt_tokens: int, *, truncated: bool
 ) -> ReadOutput:
-    """The output of a read in which a choice was made; a failed one where the reader means none of them."""
+    """The output of a read that made a choice; a failed one if the reader means no choice."""
     output = ReadOutput(text.strip(), prompt_tokens, 0, truncated, confidence=confidence)
     return _meant(replace(output, mass=mass))
 
 
 def _meant(output: ReadOutput) -> ReadOutput:
-    """The output; a failed one in the place of a choice that is not meant."""
+    """The output; a failed one if ``mass`` is too small for a choice."""
     if output.mass is None or output.mass >= LEAST_MASS:
         return output
     return replace(output, output="", confidence=None, failure=NOT_MEANT)
@@ -233,13 +233,13 @@ def _meant(output: ReadOutput) -> ReadOutput:
 def scored(
     target: str, logs: Sequence[float], prompt_tokens: int, *, truncated: bool
 ) -> ReadOutput:
-    """The output of a read that scored a target, by the natural log-probability of each of its tokens."""
+    """The output of a read that scored a target, from the natural log-probabilities of its tokens."""
     probability = math.exp(math.fsum(logs) / len(logs))
     return ReadOutput(target.strip(), prompt_tokens, len(logs), truncated, confidence=probability)
 
 
 def with_own(output: ReadOutput, logs: Sequence[float]) -> ReadOutput:
-    """The output of a read in which a text was written; with its probability by token where that was asked for."""
+    """The output of a read that wrote a text, with its probability per token if there are ``logs``."""
     if output.failure is not None or not logs:
         return output
     return replace(output, confidence=math.exp(math.fsum(logs) / len(logs)))

@@ -1,4 +1,4 @@
-"""Choose what does planned reads: this process, requests to a server, a user's program, or actors on Ray."""
+"""Choose the backend of planned reads: this process, requests to a server, a user's program, or actors on Ray."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Backend(Protocol):
     """Does the reads of readers that share a model: ``Local``, its kinds, or ``stream_on_ray.OnRay``.
 
     Attributes:
-        actors: as many as there may come to be, for which units are cut.
-        gpu: whether reads are sized as for GPUs.
-        alone: whether a function reads here, for which units are not cut small.
+        actors: the most actors that there may be, for which units are cut.
+        gpu: whether units have the size for GPUs.
+        alone: whether a function reads here, whose units are not cut small.
     """
 
     actors: int
@@ -36,7 +36,7 @@ class Backend(Protocol):
     on_ray: bool
 
     def read(self, plans: Plans) -> Iterator[UnitResult]:
-        """Read shards; results are yielded as units end, on Ray in any order.
+        """Read shards; yields results as units end, on Ray in any order.
 
         Raises:
             ReadError: reads were lost on the way, or the next unit would pass a bound (BoundError).
@@ -52,16 +52,16 @@ def backend_for(
     on_event: OnEvent = silent,
     totals: PoolTotals | None = None,
 ) -> Backend:
-    """Choose what does reads; Ray is started where it is needed and is not.
+    """Choose the backend of reads; starts Ray if it is needed and not running.
 
     Args:
         local: hosts the readers, in this process or on actors, or the program that reads in their place.
-        size: bytes of the inputs, where this process gives them to actors.
-        folders: where actors read and write.
-        on_event: told one line when nodes come or go, actors restart, or the pool waits.
+        size: bytes of the inputs, if this process sends them to actors.
+        folders: folders that actors read and write.
+        on_event: receives a line when nodes come or go, actors restart, or the pool waits.
 
     Raises:
-        InputError: the cluster can never host such a pool, or a reader not use it; its nodes do not share the folders.
+        InputError: the cluster can never host such a pool, a reader cannot use it, or its nodes do not share the folders.
     """
     first = local.specs[0]
     if local.executor is not None:
@@ -86,7 +86,7 @@ def backend_for(
 
 
 def reads_here(settings: PoolSettings, spec: ReaderSpec) -> bool:
-    """Whether this process reads; users' functions, whose needs nobody knows, do unless actors are asked for."""
+    """Whether this process reads; users' functions, whose needs are unknown, run here unless actors are set."""
     return settings.in_process or (settings.actors is None and spec.function is not None)
 
 
@@ -95,9 +95,9 @@ class NamedExecutor:
     """A user's executor whose reads are kept in the store, under this name instead of the reader's.
 
     Attributes:
-        name: of the executor, with all that decides its outputs (model, version, settings): reads in the store are
-            taken for its own as long as the name is the same; an InputError where it is empty.
-        function: takes the planned reads, their units, and the specification of the reader that it stands in for,
+        name: name of the executor, with everything that decides its outputs (model, version, settings): stored reads
+            count as its own while the name is the same; an InputError if empty.
+        function: takes the planned reads, their units, and the specification of the reader that it replaces,
             and yields the outputs of every unit.
     """
 
@@ -115,6 +115,6 @@ class NamedExecutor:
 
 
 def read_by(spec: ReaderSpec, executor: Executor | None) -> ReaderSpec:
-    """The specification of the reader, or of the executor that stands in for it, whose fingerprint differs."""
+    """The specification of the reader, or of the executor in its place, whose fingerprint differs."""
     name = executor.name if isinstance(executor, NamedExecutor) else UNNAMED
     return replace(spec, executor=name if executor else "")

@@ -1,12 +1,12 @@
-"""Count attempts at units and reads in a ledger, so that no retry goes on for ever; and hold back those who cut units.
+"""Count attempts at units and reads in a ledger, to bound retries and to pace the tasks that cut units.
 
-Ray hands a unit whose process died out again, without end. The ledger is an actor on the driver's node that counts;
-the actors that read ask it through ``Attempts``. It restarts where its process ends alone, and counts anew: a read
-that kills its process then costs two deaths of its unit and two of its own more. No unit fails for want of it.
+Ray retries a unit without end if its process dies. The ledger is an actor on the driver's node that counts attempts;
+actors that read call it through ``Attempts``. It restarts if only its own process ends, and counts from zero: a read
+that kills its process then costs two more deaths of its unit and two of its own. No unit fails if the ledger is missing.
 
-Tasks that plan cut a unit when the ledger lets them, for the pace that actors have by then, so that few units wait;
-where a pool may outgrow its nodes, they cut all of a shard at once. The pace of each unit is in a file beside the
-driver: a shard that is planned again after a node was lost has the units that it had, though the ledger was lost too.
+Planning tasks cut a unit when the ledger permits, for the pace that actors have by then, so that few units wait.
+If a pool may outgrow its nodes, they cut all units of a shard at once. A file beside the driver keeps the paces of units,
+so that planning a shard again after a lost node gives the same units, even if the ledger was lost too.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from engine.machine.watch import Tally, log, started_here
 from engine.messages.errors import BoundError
 from engine.reading.plan import shared_pace
 
-# An actor's pace follows from so many of its last units, since its first ones hold what is done once; and
-# an actor that has ended none for so long, while others have, is taken for gone.
+# An actor's pace follows from so many of its last units, since its first units include one-time work.
+# An actor counts as gone if it ended no unit for so long while others did.
 _LAST_UNITS, _SECONDS_TO_BE_GONE = 8, 300.0
 _STRIKES = 2  # deaths during a read before the read counts as their cause
-# Units that are cut and not done, for each actor, before a pace is known and after. An actor has two of them, so that
-# Ray Data sees what a larger pool is for; two more last while a shard is planned.
+# Open units (cut, not done) per actor, at an unknown pace and at a measured one. An actor holds two, so that
+# Ray Data sees use for a larger pool; two more suffice while a shard is planned.
 _FIRST_UNITS, _UNITS = 2, 4
-# Who asks waits for so long at most; all together look a hundred times a second whether they may go on.
+# Longest wait of a caller; all callers together poll a hundred times a second.
 _SECONDS_TO_HOLD, _LOOK = 10.0, 0.01
 _UnitEnd = tuple[float, int, float]  # when a unit ended, its size, and the seconds that it took
-_CUT = struct.Struct("qd")  # a unit, and the pace that it was cut for; 0 where none was known
+_CUT = struct.Struct("qd")  # a unit and the pace that it was cut for; 0 if unknown
 
 
 def planning_of(piece: int) -> int:
-    """The number under which the planning of a piece is entered; those of reads are 0 or more."""
+    """The ledger's number for the planning of a piece; reads have numbers from 0 on."""
     return -1 - piece
 
 
@@ -50,7 +50,7 @@ class Ledger(Counts):
     """The actor.
 
     Args:
-        kept: a file in which it keeps the paces that units were cut for.
+        kept: a file for the paces that units were cut for.
         waits: whether units are cut when actors need them; else as soon as their shard is planned.
     """
 
@@ -63,20 +63,20 @@ class Ledger(Counts):
         self._kept = Path(kept).open("a+b", buffering=0)
         self._kept.seek(0)
         self._cut: dict[int, float] = dict(_CUT.iter_unpack(self._kept.read()))
-        # Units that are cut and not done; shards in a row that had none; who waits to cut one.
+        # Open units; consecutive shards without units; callers that wait to cut a unit.
         self._open, self._empty, self._waiting = set[int](), 0, 0
         self._pace = lru_cache(64)(self._pace_in)
         self._ended, self._is_closed = 0, False
 
     def joined(self, actor: str) -> None:
-        """Record that an actor is there, and takes units."""
+        """Record that an actor is ready for units."""
         self._actors.add(actor)
 
     def cut(self, unit: int, role: int) -> tuple[bool, float | None]:
-        """Whether a unit may be cut, and for which pace: the one that it had, where it was cut before."""
+        """Whether a unit may be cut, and its pace: the recorded one if it was cut before."""
         if unit not in self._cut:
             pace, actors = self._pace(role, int(time.monotonic()), len(self._done))
-            # A shard is planned when its first unit may be cut. So more are at a time where nothing is left to read.
+            # A shard is planned when its first unit may be cut, so shards without missing reads raise the limit.
             most = actors * (_UNITS if pace else _FIRST_UNITS) + self._empty
             if self._waits and len(self._open) >= most:
                 return False, None
@@ -86,7 +86,7 @@ class Ledger(Counts):
         return True, self._cut[unit] or None
 
     async def hand_over(self, unit: int, role: int) -> tuple[bool, float | None]:
-        """``cut``, once it may be; not yet where that takes some seconds, so that who asks knows that this lives."""
+        """``cut``, once permitted; returns a refusal after some seconds, so that the caller knows that the ledger lives."""
         until = time.monotonic() + _SECONDS_TO_HOLD
         self._waiting += 1
         while not (answered := self.cut(unit, role))[0] and time.monotonic() < until:
@@ -95,22 +95,22 @@ class Ledger(Counts):
         return answered
 
     def _pace_in(self, role: int, *_when: int) -> tuple[float | None, int]:
-        """The pace for a role's units, or another role's until it is known, and the number of actors; found once a second."""
+        """The pace for a role's units (other roles' until measured) and the number of actors; computed once a second."""
         paces = self.paces(role) or [pace for other in self._done for pace in self.paces(other)]
         actors = max(1, len(self._actors))
         return shared_pace(paces, actors), actors
 
     def tally(self) -> Tally:
-        """What was counted since this process started."""
+        """Counts since this process started."""
         return super().tally()._replace(open_units=len(self._open))
 
     def close(self) -> int:
-        """Let no unit begin from now on; how many did."""
+        """Let no further unit begin; return how many did."""
         self._is_closed = True
         return self._ended + len(self._attempts)
 
     def begin(self, unit: int, attempt: Attempt) -> int:
-        """Record the beginning of a unit; how often it was begun so far, this one included, and 0 where none may be."""
+        """Record the beginning of a unit; returns the number of its attempts, this one included, or 0 after ``close``."""
         if self._is_closed:
             self._attempts.pop(unit, None)
             return 0
@@ -127,7 +127,7 @@ class Ledger(Counts):
         self._entered.pop(row, None)
 
     def ended(self, unit: int, role: int, size: int, seconds: float, actor: str) -> None:
-        """Record that an actor has done a unit, of this size in this time; it is not begun again but by chance."""
+        """Record that an actor has done a unit of this size in this time; it rarely begins again."""
         self._ended += self._attempts.pop(unit, None) is not None
         self._open.discard(unit)
         self._empty = 0 if size else self._empty + 1
@@ -136,7 +136,7 @@ class Ledger(Counts):
         done.append((time.monotonic(), size, seconds))
 
     def paces(self, role: int) -> list[float]:
-        """The pace of each actor for a role, in sizes a second; without actors before their first unit, or gone."""
+        """Actors' paces for a role, in sizes a second; without actors that are gone or before their first unit."""
         actors = self._done.get(role, {})
         latest = max((done[-1][0] for done in actors.values()), default=0.0)
         gone = {name for name in actors if latest - actors[name][-1][0] > _SECONDS_TO_BE_GONE}
@@ -147,14 +147,14 @@ class Ledger(Counts):
 
 
 def start_ledger(kept: str = os.devnull, *, waits: bool = True) -> Any:
-    """Start the ledger beside the driver; its handle. End it with ``ray.kill``."""
+    """Start the ledger on the driver's node and return its handle. End it with ``ray.kill``."""
     return ray.remote(**cluster.beside_driver())(Ledger).remote(kept, waits=waits)
 
 
 class Attempts:
-    """An actor's calls to the ledger; none fails for want of it.
+    """An actor's calls to the ledger, which succeed even without it.
 
-    Ray sends a call again to a ledger that restarts. Where none answers, everything counts as begun for the first time.
+    Ray repeats a call to a ledger that restarts. Every attempt counts as the first if no ledger answers.
     """
 
     def __init__(self, ledger: Any) -> None:
@@ -169,8 +169,8 @@ class Attempts:
         self._ledger.joined.remote(actor)
 
     def hand_over(self, unit: int, role: int) -> float | None:
-        """Wait until a unit may be cut; the pace for it. Ray lends the CPU of a task that waits for an answer."""
-        # Not sent again by Ray, which would say so where a job ends while units wait.
+        """Wait until a unit may be cut; return its pace. Ray lends the CPU of a waiting task to others."""
+        # Ray must not retry: it would print warnings if a job ends while units wait.
         wait, ask = self._ledger.hand_over.options(max_task_retries=0), self._ledger.cut
         may, pace = False, None
         while not may:
@@ -180,7 +180,7 @@ class Attempts:
         return pace
 
     def begin(self, unit: int, attempt: Attempt) -> int:
-        """How often a unit was begun, this attempt included; a BoundError where none may be."""
+        """Number of a unit's attempts, this one included; a BoundError if no unit may begin."""
         if begun := int(answer(self._ledger.begin.remote(unit, attempt), 1, SECONDS_TO_COUNT)):
             return begun
         raise BoundError("no unit is begun any more")
@@ -190,7 +190,7 @@ class Attempts:
         self._ledger.ended.remote(unit, role, size, seconds, actor)
 
     def enter(self, row: int, attempt: Attempt, strikes: int = _STRIKES) -> bool:
-        """Whether a read, or other piece, may be tried: so many processes have died in it if not."""
+        """Whether to try a read or other piece: False if ``strikes`` processes died in it."""
         entered = self._ledger.enter.remote(row, attempt, strikes)
         if not (may := bool(answer(entered, True, SECONDS_TO_COUNT))):
             log("given_up", piece=row, strikes=strikes)

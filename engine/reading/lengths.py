@@ -1,4 +1,4 @@
-"""How many tokens passages have for a reader, where lists have a budget of them; and prompts, for a plan."""
+"""Count a reader's tokens: of passages, for lists with a token budget, and of prompts, for plans."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from engine.reading.reader_settings import ReaderSettings
 from engine.reading.readers import positions
 from engine.tables import QUERY_ID, RANK, RUN, TOKENS, N
 
-# Characters of a token, where the reader's tokenizer is elsewhere; as plans take them (``plan.longest_first``).
+# Characters per token, for a reader without a tokenizer here; as in plans (``plan.longest_first``).
 _CHARACTERS = 4
-# So many prompts are tokenized; of more of them some that are drawn, and the others by their characters.
+# Most prompts that are tokenized: a random sample of more prompts, scaled up by characters.
 _TOKENIZED = 1000
 
 
 def has_tokenizer(reader: ReaderSettings) -> bool:
-    """Whether a reader's tokenizer is here: not of a function, and not of a model behind an API."""
+    """Whether a reader's tokenizer is here: functions and models behind an API have none."""
     return reader.own(reader.reader) is None and not is_api(reader.reader)
 
 
 def passage_tokens(reader: ReaderSettings, passages: Iterable[tuple[str, str]]) -> list[int]:
-    """The tokens of (title, text) in one line, without those that a prompt adds; about how many, without a tokenizer."""
+    """Count tokens of (title, text) in a line, without a prompt; estimates them if there is no tokenizer."""
     texts = [" ".join(f"{title} {text}".split()) for title, text in passages]
     if not has_tokenizer(reader):
         return [-(-len(text) // _CHARACTERS) for text in texts]
@@ -46,7 +46,7 @@ def budget_notes(
     k: int,
     reader: ReaderSettings,
 ) -> Iterator[Note]:
-    """Lists that a budget does not fit: their first passage is too long, or ``k`` ends them before it is filled."""
+    """Note lists that a budget does not fit: their first passage is too long, or ``k`` ends them too early."""
     for budget, run in product(budgets, names):
         lists = runs.filter(pl.col(RUN) == run).group_by(QUERY_ID, maintain_order=True).agg(
             pl.col(TOKENS).sort_by(RANK).first().alias("first"), pl.col(TOKENS).sum(), pl.len().alias(N)
@@ -71,15 +71,15 @@ def budget_notes(
 
 
 def prompt_tokens(spec: ReaderSpec, inputs: pl.Series) -> float | None:
-    """About how many tokens prompts have in all, as they are cut; None for a function, of whose tokens nobody knows."""
+    """Estimate the total tokens of prompts after cuts; None for a function, whose tokens are unknown."""
     if spec.function or inputs.is_empty():
         return None if spec.function else 0.0
-    if spec.api:  # in bytes: letters of other scripts have more of these, and more tokens, too
+    if spec.api:  # in bytes: letters of other scripts have more bytes, and more tokens, too
         system = len(spec.api.system.encode()) * inputs.len()
         return (system + int(inputs.explode().str.len_bytes().sum())) / _CHARACTERS
     some = inputs.sample(min(inputs.len(), _TOKENIZED), seed=0)
     characters, tokenized = (int(own.explode().str.len_chars().sum()) for own in (inputs, some))
-    # A text that is scored is no part of the prompt.
+    # A scored text is no part of the prompt.
     reads = [read[:-1] if spec.scores == "target" else read for read in some.to_list()]
     known = positions(Path(spec.path))
     if spec.architecture == "causal":
@@ -93,12 +93,12 @@ def prompt_tokens(spec: ReaderSpec, inputs: pl.Series) -> float | None:
 
 
 def _counts(spec: ReaderSpec, texts: list[str]) -> list[int]:
-    """The tokens of each text; transformers, which takes seconds and hundreds of MiB, is loaded where it must be."""
+    """Token counts by text; loads transformers, which takes seconds and hundreds of MiB, only if needed."""
     from tokenizers import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_file(f"{spec.path}/tokenizer.json")
-    except Exception:  # whatever is wrong: transformers knows other files, or says it
+    except Exception:  # any error: transformers supports other files, or reports it
         return count_tokens(Path(spec.path), spec.name, texts, trusted=bool(spec.code))
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -1,6 +1,6 @@
-"""Do planned reads in this process, by a model, a function, or a program of the user's.
+"""Do planned reads in this process, by a model, a function, or a user's program.
 
-Readers that share a model are loaded together, and read shard by shard: the place of each among them is its role.
+Readers that share a model are loaded together and read shard by shard; a reader's place among them is its role.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from engine.reading.protocol import (
 from engine.sources.io.folders import Folder
 from engine.sources.io.parallel import ahead
 
-# A program of the user's: takes the planned reads, their units, and the reader that it stands in for.
+# A user's program: takes planned reads, their units, and the reader that it replaces.
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
-# Errors that say what a user can do; a worker's traceback would hide it.
+# Errors with a remedy for users, which a worker's traceback would hide.
 USER_ERRORS = (InputError, WriteError, ReadError)
 
 
 class Local:
-    """Reads in this process, with models or functions that are hosted here; each is loaded for its first unit.
+    """Reads in this process, with models or functions, which are loaded for their first units.
 
     Args:
-        places: the store of each reader; None where its reads are not kept.
+        places: stores by reader; None if its reads are not kept.
         bounds: holds the bounds of all reads of the driver.
         executor: reads in the place of the reader.
     """
@@ -70,17 +70,17 @@ class Local:
         self.specs, self.places, self.bounds = specs, places, bounds or ApiSettings()
         self.executor = executor
         self.worker = f"process {os.getpid()}"
-        self.readers: dict[int, Reader] = {}  # that are loaded, by their roles
+        self.readers: dict[int, Reader] = {}  # loaded readers by role
         self._versions = versions(specs)
         self._told: defaultdict[int, set[str]] = defaultdict(set)
-        # Roles whose readers have done a read, and those of which a call raised.
+        # Roles of readers that have done a read, and of readers that raised in a call.
         self._proven, self._failed = set[int](), set[int]()
 
     def load(self, spec: ReaderSpec) -> Reader:
         return readers.load(spec)
 
     def reader(self, role: int) -> Reader:
-        """The reader of a role, loaded where it is not yet."""
+        """The reader of a role; loads it on first use."""
         if role not in self.readers:
             refuse_other_versions(self._versions, versions(self.specs), self.worker)
             spec, start = self.specs[role], time.perf_counter()
@@ -113,9 +113,9 @@ class Local:
                 yield result
 
     def _read_units(self, made: Sequence[ReadPlan], units: Sequence[Unit]) -> Iterator[UnitResult]:
-        """Read the units of a shard's plans; none is begun that would pass a bound.
+        """Read the units of a shard's plans; no unit begins that would exceed a bound.
 
-        Each is committed in a thread while the next one is read, whatever ends the reading.
+        A thread commits a unit during the next one, even if reading ends early.
         """
         limits, whole = limits_of(self.bounds), pl.concat([plan.reads for plan in made])
         left, waiting = whole.height, deque[Future[UnitResult]]()
@@ -137,7 +137,7 @@ class Local:
                     left -= unit.length
                     if left and not self.bounds_itself:
                         limits.require()
-            except Exception:  # after what was read before it
+            except Exception:  # after the earlier results
                 yield from (future.result() for future in waiting)
                 raise
             yield from (future.result() for future in waiting)
@@ -145,11 +145,11 @@ class Local:
             raise ReadError(f"{left} reads were lost on the way; run again")
 
     def run(self, plan: pl.DataFrame, units: Sequence[Unit]) -> Iterator[UnitResult]:
-        """Read the units of a plan, of all readers together, in order; one is started while another is read."""
+        """Read the units of a plan, of all readers, in order; the next unit starts during the current one."""
         if self.executor is not None:
             spec = self.specs[0]
             for result in self.executor(plan, units, spec):
-                # Thoughts are taken off as of all readers' texts.
+                # Thoughts are removed as from all readers' texts.
                 yield replace(result, outputs=given(result.outputs, rule_of(spec)))
             return
         for role in {unit.reader for unit in units}:
@@ -165,11 +165,11 @@ class Local:
     def read_unit(
         self, unit: Unit, inputs: Sequence[Sequence[str]], finish: Finish | None = None
     ) -> UnitResult:
-        """Read one unit, by ``finish`` where it was started; where that raises, read by read, so that one bad read
-        fails alone. Of a function, which may pay for each prompt, all reads of the call fail.
+        """Read a unit, by ``finish`` if it has started; after an error read by read, so that a bad read
+        fails alone. All reads of a call fail if the reader is a function, which may pay for prompts.
 
         Raises:
-            ReadError: all reads of a reader's first unit (of a function, of its first two) fail alike, where the reader
+            ReadError: all reads of a reader's first unit (for a function, of its first two) fail alike, because the reader
                 raises or lacks memory.
             InputError: raised by the reader.
         """
@@ -178,18 +178,18 @@ class Local:
         try:
             outputs = finish() if finish else reader.read(inputs)
         except Exception as error:
-            # Where it is an InputError, what a user's reader returns cannot be used: no other read would be.
+            # An InputError means unusable results of a user's reader, for other reads too.
             if isinstance(error, InputError) or is_fatal(error):
                 raise
             is_function = isinstance(reader, FunctionReader)
             if is_function:
                 reason = reason_of(error)
-                if len(inputs) > 1:  # a function can tell which of its prompts failed
+                if len(inputs) > 1:  # a function can mark single failed prompts
                     reason += ", and its call failed as a whole: an error in the place of a text fails that read alone"
                 outputs = [ReadOutput.failed(reason)] * len(inputs)
             else:
                 outputs = [_read_alone(reader, texts) for texts in inputs]
-            # One bad prompt may be why a function's first call failed, and not why two did.
+            # A bad prompt may explain a function's first failed call, but not two.
             if role not in self._proven and (role in self._failed or not is_function):
                 refuse_alike(outputs)
             self._failed.add(role)
@@ -204,7 +204,7 @@ class Local:
         return UnitResult(unit, outputs, self.worker, seconds, asdict(stats), computed, padded)
 
     def commit(self, result: UnitResult) -> UnitResult:
-        """Put the outputs of a unit into the store of their reader, if it has one."""
+        """Store the outputs of a unit, if its reader has a store."""
         role = result.plan.role
         if result.reads is None or (place := self.places[role]) is None:
             return result
@@ -217,20 +217,22 @@ class Local:
 
 
 def start(reader: Reader, inputs: Sequence[Sequence[str]]) -> Finish:
-    """Prepare reads, as far as the reader does that apart; its errors are raised when they are done."""
+    """Prepare reads if the reader supports it; errors of the preparation surface when the reads are done."""
     if isinstance(reader, StartingReader):
         with suppress(Exception):
             return reader.start(inputs)
     return partial(reader.read, inputs)
 
 
-# Reasons for one shortage differ in sizes: of what was asked for, of what was free, of prompts.
+# Messages about the same shortage differ in sizes: of requested memory, free memory and prompts.
 _SIZE = re.compile(r"\d[\d.,]*( [KMGT]?i?B\b)?")
 
 
 def refuse_alike(outputs: Sequence[ReadOutput], *, only_memory: bool = False) -> None:
-    """Refuse to go on where all reads of a reader's first unit failed for one reason; with ``only_memory``, for one shortage
-    alone: plans are longest first, and what fails for its length says nothing of shorter reads.
+    """Refuse to go on if all reads of a reader's first unit failed for the same reason.
+
+    ``only_memory`` restricts this to a shortage of memory: plans are longest first, and shorter reads may succeed
+    after failures by length.
     """
     reasons = [output.failure for output in outputs if output.failure is not None]
     if len(outputs) < 2 or len(reasons) < len(outputs):

@@ -1,4 +1,4 @@
-"""Plan reads: which are wanted, which are missing, and in which units they are done."""
+"""Plan reads: list wanted reads, find missing ones, and cut them into units."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from engine.tables import DOC_ID, DOC_IDS, FAILURE, QUERY, QUERY_ID, READ_KEY, T
 INPUTS = "inputs"
 SIZE = "size"  # about how many tokens a read costs
 GROUP = "group"  # reads that share a part of their inputs have the same
-# Prompts alike in so many characters are taken to begin with the same passage; so many form a group at most.
+# Prompts alike in their first characters count as beginning with the same passage; the most prompts of a group.
 _ALIKE, _TOGETHER = 160, 16
-# With several actors, a unit is at most this part of an actor's share of the rest, and the smallest at least
+# With several actors, a unit is at most this part of an actor's share of the rest. The smallest is at least
 # this part of the largest, since every unit costs some milliseconds.
 _SHARE, _SMALLEST = 4, 8
-# Tokens of a unit at least: its answers are written together, and a step takes as long for one read as for several.
+# The fewest tokens of a unit: its answers are written together, and a step takes as long for one read as for several.
 _LEAST = 1024
-# Seconds of a unit, once the pace is known: a crash loses little, and a unit costs the driver little beside it.
+# Seconds of a unit at a measured pace: short, so that a crash loses little; long beside the driver's work per unit.
 UNIT_SECONDS = 4.75
-# The slowest actor counts as this share of the mean at least; actors together end at most so many units a
-# second: a driver has some 60 to 100 done in a second by a core.
+# The slowest actor counts as this share of the mean at least. All actors together end at most so many units a
+# second: a driver handles some 60 to 100 a second on a core.
 _SLOWEST, _UNITS_A_SECOND = 1 / 8, 40.0
 
-# The pace for which a unit is cut, by its number and role, in sizes a second; None where it is unknown.
+# The pace for which a unit is cut, by its number and role, in sizes a second; None if unknown.
 PaceOf = Callable[[int, int], float | None]
 WANTED: tables.Schema = {
     READ_KEY: pl.String(),
@@ -47,8 +47,9 @@ OUTPUT_COLUMNS: tables.Schema = {column.name: _KNOWN[column.name] for column in 
 
 @dataclass(frozen=True)
 class Unit:
-    """The rows ``offset`` to ``offset + length`` of a plan, by the reader of this role: one task and one commit to the
-    store, and the most that a crash can lose per actor.
+    """Rows ``offset`` to ``offset + length`` of a plan, for the reader of this role.
+
+    A unit is a task and a commit to the store, and the most that a crash can lose per actor.
     """
 
     number: int
@@ -58,7 +59,7 @@ class Unit:
 
 
 def read_key(fingerprint: str, inputs: Sequence[str]) -> str:
-    """The identity of a read: SHA-256 of the reader's fingerprint and the exact texts that it is given."""
+    """The identity of a read: SHA-256 of the reader's fingerprint and its exact input texts."""
     content = json.dumps([fingerprint, list(inputs)], ensure_ascii=False)
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -72,11 +73,11 @@ def wanted_reads(
     fingerprint: str,
     targets: Mapping[str, Sequence[str]] | None = None,
 ) -> pl.DataFrame:
-    """The reads of ``lists``, one row each (``WANTED``); or one for each target of the query, where these are scored.
+    """The reads of ``lists``, one row each (``WANTED``); one row for each target of the query if targets are scored.
 
     Args:
         lists: ``query_id`` and ``doc_ids``, best first; an empty list is a read without passages.
-        targets: by query id, the texts that are scored; None where the reader writes or chooses.
+        targets: texts to score, by query id; None if the reader writes or chooses.
     """
     texts = dict(queries.select(QUERY_ID, QUERY).iter_rows())
     passages = {row[0]: row[1:] for row in corpus.select(DOC_ID, TITLE, TEXT).iter_rows()}
@@ -90,13 +91,13 @@ def wanted_reads(
 
 
 def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
-    """The distinct wanted reads that are not stored, in their order."""
+    """Distinct wanted reads missing from the store, in their order."""
     is_stored = pl.col(READ_KEY).is_in(stored[READ_KEY].implode())
     return wanted.unique(READ_KEY, keep="first", maintain_order=True).filter(~is_stored)
 
 
 def answered(wanted: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
-    """Each wanted read, in their order, with its first output (the columns of ``outputs``), null where it has none."""
+    """Wanted reads, in their order, with their first outputs (the columns of ``outputs``), null if missing."""
     known = outputs.drop(QUERY_ID, DOC_IDS, strict=False).unique(READ_KEY, keep="first")
     return wanted.select(READ_KEY, QUERY_ID, DOC_IDS).join(
         known, on=READ_KEY, how="left", maintain_order="left"
@@ -104,7 +105,7 @@ def answered(wanted: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
 
 
 def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:
-    """The outputs of reads as a table with the columns ``OUTPUT_COLUMNS``, one row each."""
+    """Outputs of reads as a table with the columns ``OUTPUT_COLUMNS``, one row each."""
     columns = {name: [getattr(output, name) for output in outputs] for name in OUTPUT_COLUMNS}
     return pl.DataFrame(columns, schema=OUTPUT_COLUMNS)
 
@@ -112,12 +113,12 @@ def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:
 def longest_first(missing: pl.DataFrame, spec: ReaderSpec) -> pl.DataFrame:
     """The plan: the missing reads with columns ``size`` and ``group``, the longest first.
 
-    Reads of which a reader computes a part once stand together as a group: reads of a query, where they have several
-    inputs; else reads that begin with the same passage, some at a time. The largest group comes first, so that no
+    Reads that share a computed part form a group: reads of a query if they have several
+    inputs, else some reads that begin with the same passage. The largest group comes first, so that no
     actor waits for a long one at the end. The order depends on the reads alone.
     """
     lead, inputs = len(spec.shared_prefix), pl.col(INPUTS).list
-    # A quarter of the characters beyond the shared prefix: texts are tokenized once, by their reader.
+    # A quarter of the characters beyond the shared prefix: only the reader tokenizes texts.
     size = ((inputs.join("").str.len_chars().cast(pl.Int64) - lead) // 4).clip(1)
     begins = inputs.first().str.slice(lead, _ALIKE)
     part = pl.int_range(pl.len()).over(begins, order_by=READ_KEY) // _TOGETHER
@@ -130,19 +131,19 @@ def longest_first(missing: pl.DataFrame, spec: ReaderSpec) -> pl.DataFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadPlan:
-    """The reads of a shard that are left to a reader, and how they are cut into units.
+    """A shard's missing reads for a reader, with the sizes of their units.
 
     Attributes:
         reads: as ``longest_first`` gives them; empty if everything is stored.
         wanted: distinct reads of the reader in the shard.
-        reused: those of them that are stored, or that another reader of the evaluation does.
-        role: the place of the reader among those that share a model.
-        span: the buckets of the shard's queries (``store.add``); None where they may be any.
-        damaged: files of the store that were damaged.
-        last: whether nothing else is read of the shard by this reader, whatever these reads give.
-        least, first, most: sizes of a unit: at least, while the pace is unknown, and at most.
+        reused: wanted reads that are stored, or that another reader of the evaluation does.
+        role: the place of the reader among the readers that share a model.
+        span: the buckets of the shard's queries (``store.add``); None for any.
+        damaged: damaged files of the store.
+        last: whether this reader reads nothing else of the shard, whatever these outputs are.
+        least, first, most: sizes of a unit: the minimum, the size at an unknown pace, and the maximum.
         sharing: number of actors that read it; units shrink towards the end.
-        behind: about the size of the reads after it.
+        behind: approximate size of the reads after it.
     """
 
     reads: pl.DataFrame
@@ -161,16 +162,16 @@ class ReadPlan:
 
     @property
     def head(self) -> ReadPlan:
-        """What is known of its units, without the reads."""
+        """The plan without its reads."""
         return replace(self, reads=pl.DataFrame())
 
     @property
     def size(self) -> int:
-        """Of all reads, in the plan's sizes."""
+        """Total size of its reads."""
         return int(self.reads[SIZE].sum())
 
     def sized(self, total: int, *, actors: int, gpu: bool, alone: bool = False) -> ReadPlan:
-        """The plan with units for so many actors that have ``total`` to read, in sizes."""
+        """The plan with units for so many actors, which read ``total`` (in sizes) together."""
         first = unit_tokens(total, actors=actors, gpu=gpu, alone=alone)
         least = first if alone else max(1, first // 4)
         most = first if alone else max(first, total // (8 * actors))
@@ -185,10 +186,10 @@ class ReadPlan:
     def units(
         self, pace_of: PaceOf = lambda number, role: None, *, number: int = 0, offset: int = 0
     ) -> Iterator[Unit]:
-        """Its units, the first with this number and offset; each is cut when it is asked for.
+        """Its units, the first with this number and offset; a unit is cut on demand.
 
-        A unit has at least one group, and else at most ``unit_size`` at its pace. Where several actors share them, it is
-        at most a part of what is left, so that actors of different speed end together (guided self-scheduling:
+        A unit has at least one group, and otherwise at most ``unit_size`` at its pace. If several actors share them, it is
+        at most a part of the remaining size, so that actors of different speed end together (guided self-scheduling:
         Polychronopoulos & Kuck 1987).
         """
         groups = self.reads.group_by(GROUP, maintain_order=True).agg(pl.len(), pl.col(SIZE).sum())
@@ -209,20 +210,20 @@ class ReadPlan:
 class Plans(Protocol):
     """Plans the reads of shards, on any worker, for readers that share a model.
 
-    A shard that is planned again, for the units that a lost node held, has the plan that it had, whatever came to
-    the store meanwhile. Whoever cuts it keeps the pace of each unit.
+    Planning a shard again, for units on a lost node, gives the same plan despite new reads in
+    the store. The code that cuts it keeps the pace of every unit.
     """
 
     @property
     def shards(self) -> Sequence[int]:
-        """In the order in which they are read."""
+        """Shards in reading order."""
 
     def __call__(self, shard: int, role: int) -> ReadPlan: ...
 
 
 @dataclass(frozen=True)
 class MadePlans:
-    """The plans of the only shard, a role each, made by the driver, which holds the inputs."""
+    """The plans of the only shard, one per role, made by the driver, which holds the inputs."""
 
     made: Sequence[ReadPlan]
     shards: tuple[int, ...] = (0,)
@@ -240,20 +241,20 @@ class MadePlans:
 
 
 def unit_tokens(total: int, *, actors: int, gpu: bool, alone: bool = False) -> int:
-    """Size of a unit at an unknown pace: a device batch on a CPU, half of one on a GPU; an actor has eight at least.
+    """Size of a unit at an unknown pace: a device batch on a CPU, half a batch on a GPU; an actor has eight at least.
 
     Half a batch takes a slow GPU (1,000 tokens a second) half a minute; smaller units are more than two cores can
-    handle for 64 actors. A function that reads ``alone`` is given as much in each call, since nobody waits for it.
+    handle for 64 actors. A function that reads ``alone`` takes a full unit per call, since no actor waits for it.
     """
     most = GPU_BATCH_TOKENS // 2 if gpu else CPU_BATCH_TOKENS
     return most if alone else max(1, min(most, total // (8 * actors)))
 
 
 def shared_pace(paces: Sequence[float], actors: int = 0) -> float | None:
-    """The pace, in sizes a second, for which units are cut that any of several actors may get: that of the slowest.
+    """The slowest actor's pace, in sizes a second, for cutting units that any of several actors may get.
 
-    It is an eighth of the mean at least, and so much that all actors together end no more than 40 units a second,
-    since each costs the driver: a thousand actors have units of 25 s. Actors of unknown pace have the mean.
+    It is at least an eighth of the mean, and large enough that all actors together end at most 40 units a second,
+    since units cost the driver time: a thousand actors have units of 25 s. Actors of unknown pace count as the mean.
     """
     if not paces:
         return None

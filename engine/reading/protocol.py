@@ -169,7 +169,7 @@ class ReaderSpec:
         renewals: how often its reads were repeated to replace stored ones. (In the first group.)
         about: the maker of the reads, as recorded beside them (``engine.reading.identity``); empty if ``weights`` says it.
         earlier: older fingerprints under which the store may have its reads.
-        doubts: phrases that say how stored reads may have been made otherwise, for messages.
+        doubts: phrases about other possible makers of stored reads, for messages.
     """
 
     # Defaults suit a reader without weights, whose precision is unknown.

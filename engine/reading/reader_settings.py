@@ -1,4 +1,4 @@
-"""The settings of reading: what a reader is asked to do, and how its work is run."""
+"""The settings of reading: a reader's task, and the resources of its work."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ FailedReads = Literal["error", "zero", "skip"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderAsk:
-    """What a model is asked.
+    """A model with its task, prompt and scoring.
 
     Attributes:
-        model: the model's name, as ``ReaderSettings.reader`` is.
-        task: what it is asked; chooses the prompt.
+        model: the model's name, as in ``ReaderSettings.reader``.
+        task: the model's task; chooses the prompt.
         prompt: a prompt template; None for the usual one of the task and the kind of model.
         augmentation: how it gets its passage; None for the reader's way, in one prompt if the model is decoder-only.
         scores: as in ``ReaderSpec``; the targets are the query's reference answers, each in a read of its own, or the
-            query where the task asks for that.
+            query itself if the task says so.
     """
 
     model: str
@@ -41,7 +41,7 @@ class ReaderAsk:
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderSettings(Checked):
-    """The RAG system's own LLM: which it is, what it is asked, and how its output is scored.
+    """The RAG system's own LLM: its weights, its task, and the metric of its outputs.
 
     Attributes:
         reader: The LLM that reads: 'bundled' (SmolLM2-135M), 'bundled-fid' (a small T5 trained for
@@ -49,25 +49,25 @@ class ReaderSettings(Checked):
             local cache, or openai:MODEL, a model behind an OpenAI-compatible API.
         augmentation: How the reader gets its passages. in-prompt: all passages in one prompt; fid:
             Fusion-in-Decoder (T5 readers).
-        task: What the reader is asked to do; chooses the prompt.
+        task: The reader's task; chooses the prompt.
         prompt: Prompt template: 'chat' (instruction-tuned models; the default of a server's chats),
             'completion' (the default of decoder-only models), 't5' (that of T5 readers),
             'chat-ko' or 'completion-ko' in Korean, or a text file with {query} and {passages}.
-        metric: Downstream metric, one of ``scoring.metrics.METRICS``; or one of the user's
+        metric: Downstream metric, one of ``scoring.metrics.METRICS``; or a user's own
             (``scoring.metrics.metric_from_function``).
-        end_to_end: Whether the reader is also given whole lists, whose score is what measures are correlated with.
-        end_to_end_k: Passages of a whole list that the reader is given, or as many as a budget of tokens holds, as in
+        end_to_end: Whether the reader also reads whole lists, whose score is correlated with measures.
+        end_to_end_k: Passages of a whole list that the reader gets, or a budget of tokens for them, as in
             300tok; by default as many as are labelled.
-        engine: What runs the reader. auto: vLLM on GPUs where it is installed, else the engine's own loops; on the CPUs
-            of this machine vLLM goes on with a store that has LLM calls made by it.
+        engine: Engine that runs the reader. auto: vLLM on GPUs if it is installed, else the engine's own loops; on the CPUs
+            of this machine vLLM continues a store that has LLM calls from vLLM.
         dtype: Precision of the reader; by default the fastest of this machine: bfloat16 where the
             hardware supports it, else float16 on a GPU and float32 on a CPU.
         trust_remote_code: Run the Python code that comes with a model, for models that need it. The
             code can do whatever you can: read it first.
-        functions: Readers that are functions of the user's; `reader`, or another model, names one.
+        functions: The user's functions that are readers; `reader`, or another model, names one.
 
     Raises:
-        InputError: an unknown metric, two functions of one name, a value out of range, or a prompt template that cannot be used.
+        InputError: an unknown metric, two functions with the same name, a value out of range, or an unusable prompt template.
     """
 
     reader: str = "bundled"
@@ -94,12 +94,12 @@ class ReaderSettings(Checked):
 
     @property
     def list_tokens(self) -> int | None:
-        """The budget of tokens that whole lists have; None where they are cut at a number of passages."""
+        """Token budget of whole lists; None if they are cut at a number of passages."""
         most = self.end_to_end_k
         return int(most.removesuffix("tok")) if isinstance(most, str) else None
 
     def own(self, model: str) -> ReaderFunction | None:
-        """The function of the user's that a model's name stands for; None where it stands for no function."""
+        """The user's function of this name; None if there is none."""
         return next((one for one in self.functions if one.name == model), None)
 
     def __post_init__(self) -> None:
@@ -125,19 +125,19 @@ class ReaderSettings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class RunningSettings(PoolSettings):
-    """How LLM calls are run: memory, processes, and what becomes of calls that fail.
+    """Resources of LLM calls: memory and processes; and the treatment of failed calls.
 
     Attributes:
-        memory: Memory of one actor, as in 1.5GiB; 0 for what the machine has room for.
+        memory: Memory of an actor, as in 1.5GiB; 0 for as much as the machine has room for.
         shard_pairs: Evaluate in shards of whole queries, with about this many listed passages each, so
             that memory does not grow with the evaluation; 0 for never. By default evaluations of more than
             200,000 listed passages are done in shards of 20,000.
-        failed_reads: What a failed LLM call does: end the evaluation (error), count as 0 (zero), or
+        failed_reads: Effect of a failed LLM call: end the evaluation (error), count as 0 (zero), or
             remove its query (skip) from the scores that need it: an annotator's for a single passage, a run's
             end-to-end score for a whole list. By default skip, and an error at the end if more than 5% of a reader's
             calls failed.
-        reread: Make the LLM calls of the evaluation anew and store them beside the earlier ones, in whose place they
-            count from then on.
+        reread: Repeat the LLM calls of the evaluation and store them beside the earlier ones, which they
+            replace from then on.
         lazy: Lazy labels: read only the passages whose labels can change `measures`, as those up to the first
             useful one for RR and Success. The measures are exact, and other labels are null.
 

@@ -1,7 +1,7 @@
 """Repeat a sample of a job's reads in other batches, to measure how much outputs depend on batching.
 
-The last bits of a batch's arithmetic depend on its size and its padding, and greedy decoding turns some of these
-differences into other words: how often, for a model, precision and device, can only be measured.
+The last bits of a batch's arithmetic depend on its size and its padding, and greedy decoding turns some
+differences into other words. Only a measurement shows how often, for a model, precision and device.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from engine.reading.plan import GROUP, SIZE, MadePlans, ReadPlan, answered
 from engine.reading.protocol import ReaderSpec
 from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
 
-# Changed reads that are listed.
+# The most changed reads in the list.
 _LISTED = 10
-# Reads that are repeated together in one unit of work, at most.
+# The most reads that are repeated together in a unit.
 _TOGETHER = 256
 
 
@@ -42,13 +42,13 @@ def repeat_sample(
     pool: PoolSettings,
     executor: Executor | None = None,
 ) -> dict[str, Any]:
-    """Repeat a sample of a job's reads with a fresh reader, and say what changed (docs/formats.md). Nothing is stored.
+    """Repeat a sample of a job's reads with a fresh reader, and report changes (docs/formats.md). Stores nothing.
 
     Args:
         reads: their outputs, with ``failure``.
         size, seed: as in ``draw``.
-        score: the value of each row of a table of ``query_id``, ``doc_ids``, ``output`` and ``confidence``.
-        pool: one of its actors does the repetition.
+        score: values by row for a table of ``query_id``, ``doc_ids``, ``output`` and ``confidence``.
+        pool: a single actor of the pool does the repetition.
         executor: does the reads instead of the reader.
 
     Raises:
@@ -64,7 +64,7 @@ def repeat_sample(
     if not plan.is_empty():
         backend = backend_for(one, local, size=int(plan.estimated_size()))
     in_other_batches, tokens = spec, 0
-    if spec.engine == "transformers":  # the others make their batches by themselves
+    if spec.engine == "transformers":  # other engines make their own batches
         tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if backend.gpu else CPU_BATCH_TOKENS)
         in_other_batches = replace(spec, batch_tokens=max(1, tokens // 2))
     local.specs = [in_other_batches]
@@ -73,7 +73,7 @@ def repeat_sample(
         raise ReadError(f"{lost} repeated reads were lost; run again")
     outputs = (unit.reads for unit in done if unit.reads is not None)
     again = pl.concat([tables.empty(tables.READS), *outputs])
-    # One row per query, without those whose repetition failed, in the order of the plan.
+    # One row per query, without failed repetitions, in the order of the plan.
     keys = plan.select(READ_KEY).join(again, on=READ_KEY, how="semi", maintain_order="left")
     before = keys.join(reads, on=READ_KEY, how="left", maintain_order="left_right")
     before = before.unique([READ_KEY, QUERY_ID], keep="first", maintain_order=True)
@@ -103,10 +103,10 @@ def repeat_sample(
 
 
 def draw(wanted: pl.DataFrame, reads: pl.DataFrame, size: int, seed: int) -> pl.DataFrame:
-    """A random sample of so many of a job's distinct reads, all where there are fewer, in random order.
+    """Draw ``size`` of a job's distinct reads at random, in random order; all reads if there are fewer.
 
-    Each kind (reads of no passage, of one, of several) gives the same share, or all that it has. The sample depends on
-    the seed and on which reads there are, not on their order.
+    Each kind (reads of no passage, a single one, several) gives the same share, or all its reads. The sample depends on
+    the seed and the set of reads, not on their order.
     """
     kinds = pl.col(DOC_IDS).list.len().clip(upper_bound=2)
     distinct = (
@@ -120,7 +120,7 @@ def draw(wanted: pl.DataFrame, reads: pl.DataFrame, size: int, seed: int) -> pl.
         (group for _, group in distinct.group_by(kinds, maintain_order=True)),
         key=lambda group: (group.height, group[READ_KEY][0]),
     )
-    for position, group in enumerate(groups):  # the smallest first: what it lacks, others give
+    for position, group in enumerate(groups):  # the smallest first: larger groups make up for it
         share = -(-(size - sum(part.height for part in drawn)) // (len(groups) - position))
         drawn.append(group[generator.permutation(group.height)[:share]])
     chosen = pl.concat(drawn) if drawn else distinct

@@ -111,7 +111,7 @@ class Cache:
     def gather(self, moves: Sequence[tuple[int, int, int]], room: int, *, fresh: bool) -> None:
         """Move sequences, (from, to, tokens) each in order, towards the front, with room for so many tokens in all.
 
-        A new cache, if needed or requested (``fresh``), is made layer by layer, so that a single layer exists twice.
+        Works layer by layer: if a new cache is needed or requested (``fresh``), only a single layer exists twice.
         """
         for states in (self.keys, self.values):
             for layer, old in enumerate(states):

@@ -1,7 +1,7 @@
-"""Decoder-only readers: prompts to tokens, tokens to answers, within the memory that was given.
+"""Read with decoder-only models: prompts to tokens, tokens to answers, within a budget of memory.
 
-Own loops decode greedily: shared beginnings are computed once, finished reads leave the batch, and on a CPU, for models
-that ``engine.reading.models.attention`` knows, nothing is padded. Outputs equal ``generate``'s (tested in fp32).
+Own loops decode greedily: shared beginnings are computed once, and finished reads leave the batch. On a CPU, models
+in ``engine.reading.models.attention.FAMILIES`` run without padding. Outputs equal ``generate``'s (tested in fp32).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from engine.reading.models.padded import PaddedModel
 from engine.reading.models.tokenizing import PromptRead, PromptReader
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
-_ENDED = object()  # there is not another pass
+_ENDED = object()  # no further pass
 
 
 class CausalReader(PromptReader):
@@ -37,7 +37,7 @@ class CausalReader(PromptReader):
         self._rule = rule_of(spec)
         self._device = device.prepare(spec)
         tokenizer, config = tokenizer_and_config(spec.path, spec.code)
-        # Some models' position codes follow from the longest text of a batch: they read one at a time.
+        # Some models' position codes depend on the longest text of a batch: they read texts one at a time.
         scaling = getattr(config, "rope_parameters", None) or {}
         self._alone = scaling.get("rope_type") in ("dynamic", "longrope")
         window = _window(config)
@@ -92,7 +92,7 @@ class CausalReader(PromptReader):
         if measured := device.token_cost(self._device, loop.probe, most=min(filter(None, bounds))):
             loop.learn(*measured)
             self.stats.token_bytes = int(measured[1])
-        self.stats.prompt_tokens = self.stats.padded_tokens = 0  # without those of the probes
+        self.stats.prompt_tokens = self.stats.padded_tokens = 0  # do not count the probes
         return loop
 
     @cached_property
@@ -115,7 +115,7 @@ class CausalReader(PromptReader):
 
     @property
     def reads_ahead(self) -> bool:
-        """See ``engine.reading.protocol.StartingReader``. Where nothing is written, no answer goes on."""
+        """See ``engine.reading.protocol.StartingReader``. Only written answers overlap with later reads."""
         return self._spec.writes and isinstance(self._model, PackedModel)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
@@ -123,14 +123,14 @@ class CausalReader(PromptReader):
         return self._do(_Call(self._reads(inputs)))
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
-        """Tokenize prompts; the call before may read some. See ``engine.reading.protocol.StartingReader``."""
+        """Tokenize prompts; the previous call may read some. See ``engine.reading.protocol.StartingReader``."""
         call, ahead = _Call(self._reads(inputs)), self.reads_ahead
         if ahead:
             self._waiting.append(weakref.ref(call))
         return lambda: self._do(call, ahead=ahead)
 
     def _do(self, call: _Call, *, ahead: bool = False) -> list[ReadOutput]:
-        """Do the reads of a call; while its last answers are written, read prompts of the call that waits behind it."""
+        """Do the reads of a call, and read prompts of the next waiting call while the last answers are written."""
         # In place: another thread may be starting a call.
         for waiting in [other for other in self._waiting if other() in (None, call)]:
             self._waiting.remove(waiting)
@@ -148,7 +148,7 @@ class CausalReader(PromptReader):
                 if self._ahead is None or not self._passes_ahead(self._ahead):
                     self._model.step()
         except BaseException as error:
-            # Whose fault it is is not known: the call behind is read again in its turn, and not before.
+            # The next call may be at fault, too: it is read again in its turn, not earlier.
             self._forget()
             if batching.is_out_of_memory(error):  # between batches, where nothing can be halved
                 self._count_halving()
@@ -161,7 +161,7 @@ class CausalReader(PromptReader):
         return call.outputs(self._rule)
 
     def _passes_ahead(self, call: _Call) -> bool:
-        """Whether a pass of the call's was left. What it costs is charged when the call's turn comes."""
+        """Run a pass of the call; returns whether any was left. The call's own turn is charged for its cost."""
         start, stats = time.perf_counter_ns(), self.stats
         before = stats.prompt_tokens, stats.padded_tokens
         went = next(self._passes_of(call), _ENDED) is not _ENDED
@@ -213,7 +213,7 @@ class CausalReader(PromptReader):
             for place, result in zip(places, results, strict=True):
                 call.written[readable[place]] = result
         if self.stats.memory_halvings > before:
-            # Reads of later calls start smaller: what failed once would fail again, for a while.
+            # Reads of later calls start smaller for a while: the same size would probably fail again.
             self._allowance.ran_out()
         elif self._allowance.went_well():
             loop.grow()
@@ -225,14 +225,14 @@ class CausalReader(PromptReader):
 
 @dataclass(eq=False)
 class _Call:
-    """Reads that are asked for together.
+    """The reads of a call to ``read`` or ``start``.
 
     Attributes:
-        refused: outputs of those that are not read, by their places.
-        written: of the others; answers may be under way.
-        passes: does them; None before.
-        failed: whether reads failed when they were done ahead of their turn.
-        owed: what passes cost that were done ahead of it: tokens of prompts, with padding, and nanoseconds.
+        refused: outputs of refused reads, by their places.
+        written: outputs of the other reads, by their places; answers may be under way.
+        passes: the passes that do the reads; None before the first.
+        failed: whether reads failed ahead of the call's turn.
+        owed: cost of passes ahead of the call's turn: tokens of prompts, tokens with padding, and nanoseconds.
     """
 
     reads: Sequence[PromptRead]
@@ -243,7 +243,7 @@ class _Call:
     owed: tuple[int, ...] = (0, 0, 0)
 
     def restart(self) -> None:
-        """Forget what was read ahead of its turn."""
+        """Discard reads done ahead of the call's turn."""
         self.refused, self.written, self.passes, self.failed = {}, {}, None, True
 
     def outputs(self, rule: Rule) -> list[ReadOutput]:
@@ -270,7 +270,7 @@ def _output(read: PromptRead, result: Continuation | str, rule: Rule) -> ReadOut
 
 
 def _window(config: PretrainedConfig) -> int | None:
-    """Tokens that every layer of the model sees, from the last one back; None for all, 0 where it is not known."""
+    """The smallest attention window of the model's layers, in tokens; None for all tokens, 0 if unknown."""
     limited = set(getattr(config, "layer_types", None) or []) - {"full_attention"}
     window = getattr(config, "sliding_window", None)
     if not (limited or window):

@@ -1,8 +1,8 @@
-"""Check that a loop of the engine's own continues a model as the model alone does, before its first read.
+"""Check that this engine's loops continue a model as the model alone does, before its first read.
 
-A loop hands a model the keys and values (or other states) of earlier tokens, and texts of other lengths beside padding.
-Models may pass over either without an error. Compared are the logits of a few given tokens, behind two texts in one
-batch, with those of one forward pass over the same tokens, without a cache and without padding.
+A loop passes a model the keys and values (or other states) of earlier tokens, and texts of other lengths with padding.
+Models may ignore either without an error. The check runs a few forced tokens behind two texts in a
+batch, and compares their logits with a single forward pass over the same tokens, without a cache or padding.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from engine.reading.protocol import READING_VERSION, ReaderSpec
 from engine.sources.io.digests import digest
 from engine.sources.io.files import write_text
 
-# Tokens of the two texts, of the head that they share, and of what follows each: few, so that no window ends among
-# them. One answer ends first, so that the other one's row is picked out.
+# Tokens of the two texts, of their shared head, and of their answers: few, so that they fit any
+# window. One answer ends first, so that the loop must pick out the other one's row.
 _LENGTHS, _HEAD, _GIVEN = (7, 4), 2, (4, 6)
-# How far logits may be apart, as a part of their spread over the vocabulary; at most tokens of a text, since rounding
-# now and then chooses another expert. Of some 150 families in random weights and a trained model of 30 layers, those
-# that loops continue were at most 5e-6 apart in fp32, 0.003 in fp16 and 0.05 in bf16 (the trained one); models that
-# pass over a cache or read padding 0.5 or more, mostly 1.
+# Largest difference of logits, relative to their spread over the vocabulary; most tokens of a text must meet it, since
+# rounding sometimes chooses another expert. Among some 150 families with random weights and a trained model of 30 layers,
+# models that loops continue differed by at most 5e-6 in fp32, 0.003 in fp16 and 0.05 in bf16 (the trained one); models
+# that ignore a cache or read padding differed by 0.5 or more, mostly 1.
 _BOUNDS = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
-# What the texts are made of, token by token.
+# The source of the texts' tokens.
 _SAMPLE = "The river runs north of 7 old towns, and boats go there by night."
 _DIFFERS = "behind a cache its logits are not those of one pass over the same tokens"
-# Ways of a decoder-only model, the fastest first: the reader's own; padded; without a head that texts share; and one
+# Ways to run a decoder-only model, the fastest first: the reader's own; padded; without a shared head; and one
 # text at a time.
 OWN, PADDED, UNSHARED, ALONE = range(4)
 
 
 class ForcedWriter:
-    """Stands in for a ``Writer``: answers go on with given tokens, and the logits of each are kept."""
+    """Replaces a ``Writer``: forces the given tokens as answers, and keeps their logits."""
 
     padding, most = 0, max(_GIVEN)
 
@@ -71,15 +71,15 @@ def way_of(
     tokenizer: Any,
     spec: ReaderSpec,
 ) -> int:
-    """The first of some ways in which a model is continued as it is without a loop.
+    """The first way that continues a model as a forward pass does.
 
     Args:
-        make: the loop of a way, with what writes its answers.
+        make: makes the loop of a way, with the writer of its answers.
 
     Raises:
-        InputError: none of them is.
+        InputError: no way does.
     """
-    # Of one token, unknown to a vocabulary of words, nothing could be told: all that is mixed would be the same.
+    # A single repeated token (unknown to a vocabulary of words) would hide errors: all mixtures would be equal.
     tokens = list(dict.fromkeys([*tokenizer.encode(_SAMPLE, add_special_tokens=False), 3, 4, 5]))
     text = (tokens[: _LENGTHS[0] - _LENGTHS[1]] * sum(_LENGTHS) * 2)[: _LENGTHS[0] + max(_GIVEN)]
 
@@ -90,7 +90,7 @@ def way_of(
                 if _is_continued(functools.partial(make, way), model, text, alone=way == ALONE):
                     return way, ""
                 reason = _DIFFERS
-            except Exception as error:  # whatever a model's code raises on what it is given
+            except Exception as error:  # any error of a model's code
                 if batching.is_out_of_memory(error) or device.is_fatal(error):
                     raise
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:150]
@@ -123,7 +123,7 @@ def _is_continued(
 
 
 def check_encoder_decoder(model: Any, loop: T5, spec: ReaderSpec) -> None:
-    """Refuse, by an InputError, an encoder-decoder model that the loop does not continue as one forward pass does."""
+    """Refuse an encoder-decoder model that the loop continues unlike a forward pass, by an InputError."""
     texts = [[3 + i % 5 for i in range(length)] for length in _LENGTHS]
     given = [int(model.generation_config.decoder_start_token_id or 0), *range(4, 7)]
 
@@ -145,7 +145,7 @@ def check_encoder_decoder(model: Any, loop: T5, spec: ReaderSpec) -> None:
 
 
 def _are_alike(ours: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether logits, (tokens, vocabulary), are the same at most tokens; those that are no numbers are told elsewhere."""
+    """Whether logits, (tokens, vocabulary), agree at most tokens; NaN and infinity are reported elsewhere."""
     right = right.float().cpu()
     if not right.isfinite().all():
         return True
@@ -154,7 +154,7 @@ def _are_alike(ours: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> b
 
 
 def _kept(spec: ReaderSpec, model: Any, find: Callable[[], tuple[int, str]], remedy: str) -> int:
-    """The way that is found, once for weights, code, versions, precision and device; an InputError where there is none."""
+    """The result of ``find``, cached by weights, code, versions, precision and device; an InputError if no way works."""
     of = (
         f"{spec.weights} {spec.code} {spec.fused_attention} {model.dtype} {READING_VERSION} "
         f"{torch.__version__} {transformers.__version__} {device.describe(gpu=model.device.type == 'cuda')}"
@@ -165,7 +165,7 @@ def _kept(spec: ReaderSpec, model: Any, find: Callable[[], tuple[int, str]], rem
         way, reason = json.loads(file.read_text(encoding="utf-8"))
     if way not in range(-1, ALONE + 1):
         way, reason = find()
-        with contextlib.suppress(OSError, WriteError):  # it is found anew then
+        with contextlib.suppress(OSError, WriteError):  # a later process finds it again
             write_text(json.dumps([way, reason]), file)
     if way < 0:
         raise InputError(

@@ -1,10 +1,10 @@
-"""Layers of decoder-only models that give the bits of transformers' own in less time on a CPU.
+"""Replace layers of decoder-only models by faster ones for CPUs, with the same bits as transformers.
 
-Norms and feed-forward layers reuse the tensors they make, since the system clears the memory of new ones: a feed-forward
-layer makes three in place of five, a norm two in place of three (in bf16, three of five).
+Norms and feed-forward layers reuse their tensors, since the system clears the memory of new ones: a feed-forward
+layer allocates three instead of five, a norm two instead of three (in bf16, three instead of five).
 
-Weights stand in the order in which oneDNN multiplies by them: made once, instead of for each product, which halves the
-time of products of few rows (answers). Each takes the place of what it was: a process holds one matrix twice at most.
+Weights are reordered once for oneDNN, not for every product, which halves the time of products
+with few rows (answers). Reordered weights replace the originals: a process holds at most one matrix twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _FeedForward(torch.nn.Module):
         self.act_fn = torch.nn.SiLU(inplace=True) if is_silu else layer.act_fn
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """From and to (..., width)."""
+        """Input and output: (..., width)."""
         inner = self.act_fn(self.gate_proj(states)).mul_(self.up_proj(states))
         out: torch.Tensor = self.down_proj(inner)
         return out
@@ -44,7 +44,7 @@ class _Norm(torch.nn.Module):
         self.weight, self.variance_epsilon = layer.weight, layer.variance_epsilon
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """From and to (..., width)."""
+        """Input and output: (..., width)."""
         wide = states.to(torch.float32)
         scale = wide.pow(2).mean(-1, keepdim=True).add_(self.variance_epsilon).rsqrt_()
         scaled = wide * scale if wide is states else wide.mul_(scale)
@@ -52,8 +52,9 @@ class _Norm(torch.nn.Module):
 
 
 def reuse_tensors(model: torch.nn.Module) -> None:
-    """Let the layers of a model that compute what Llama's do reuse the tensors they make, whatever their class is called; it
-    can then not be trained, nor run under autocast.
+    """Let a model's layers reuse their tensors if their code equals Llama's, under any class name.
+
+    The model can then neither be trained nor run under autocast.
     """
     known = {_code(LlamaMLP): _FeedForward, _code(LlamaRMSNorm): _Norm}
     places = [
@@ -68,14 +69,14 @@ def reuse_tensors(model: torch.nn.Module) -> None:
 
 
 def _code(layer: type[torch.nn.Module]) -> object:
-    """What a layer's class computes, equal where it was compiled from the same lines; its own where that cannot be told."""
+    """Identity of a layer's computation: equal for classes with the same compiled code; the class itself if unclear."""
     code = getattr(layer.forward, "__code__", None)
-    if code is None or code.co_freevars:  # what it calls may be another function each time
+    if code is None or code.co_freevars:  # the functions in its closure may differ
         return layer
     return code.co_code, code.co_names, code.co_consts
 
 
-# The rows that the order of weights is chosen for: those of a chunk of prompts.
+# Rows that the order of weights is chosen for: a chunk of prompts.
 _ROWS = 1024
 
 
@@ -97,14 +98,14 @@ class _Ordered(torch.nn.Module):
 
 
 def pays(spec: ReaderSpec) -> bool:
-    """Whether a reader's weights are put in order: in bf16 with AVX512-BF16 and without AMX, where it was measured."""
+    """Whether reordering pays for a reader's weights: in bf16 with AVX512-BF16 and without AMX, as measured."""
     return spec.dtype == "bfloat16" and not spec.quantised_bytes and bf16_rows_are_steady()
 
 
 def order_weights(model: torch.nn.Module) -> None:
-    """Put the weights of a model's linear layers in order, but for the output layer's, which may be the embeddings, too."""
+    """Reorder the weights of a model's linear layers, except the output layer's, which may be the embeddings, too."""
     output = model.get_output_embeddings()
-    # Only of what holds them: a list of layers would keep all of them until the end.
+    # Parents and names only: a list of layers would keep all old weights until the end.
     places = [
         (module, name)
         for module in model.modules()

@@ -1,12 +1,12 @@
-"""Attention over texts of different lengths, in two ways that give the same.
+"""Attention over texts of different lengths, in two equivalent ways.
 
-The rest of a T5 works token by token, so that texts stand end to end in one matrix without any padding. Only attention
-has to tell them apart. One way takes the texts in turn, with plain matrix products: no padding, and bits that depend on
+The rest of a T5 works token by token, so texts stand end to end in a matrix without padding. Only attention
+must separate them. The first way takes the texts in turn, with plain matrix products: no padding, and bits that depend on
 the text alone (the fused kernel of torch splits its sums by the size of the whole batch, and is slower on a CPU). The
-other pads the texts to one length for few large kernels, as a GPU needs it; it has not been run on a GPU yet.
+second way pads the texts to a common length for few large kernels, as GPUs need; it has not run on a GPU yet.
 
-The cross-attention keys and values of an encoder input depend on the input alone: they are computed once per distinct
-input for all layers of a decoder, and kept (``Encodings``) for every read that has it, alone or fused.
+Cross-attention keys and values of an encoder input depend on the input alone: they are computed once per distinct
+input for all layers of a decoder, and kept (``Encodings``) for all reads with this input, alone or fused.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from engine.reading.models.decoding import Numbers
 
-# Inputs of like lengths share a table, so that one product serves many of them. The length at which
-# an input stands follows from its own length alone, and with it every sum over its tokens: a read
-# gives the same bits whatever else is read. Kernels also like lengths that are multiples of 32.
+# Inputs of similar lengths share a table, so that a product serves many inputs. An input's padded
+# length follows from its own length alone, and so does every sum over its tokens: a read
+# gives the same bits beside any other reads. Kernels also prefer lengths that are multiples of 32.
 STEP = 32
 
 
 def padded_length(length: int) -> int:
-    """The length at which an input of ``length`` tokens is kept."""
+    """The padded length of an input of ``length`` tokens."""
     return -(-length // STEP) * STEP
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where an input is kept: its place in the table of its padded length."""
+    """The place of an input in the table of its padded length."""
 
     padded: int
     place: int
@@ -45,7 +45,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Part:
-    """An input of a read: where it is kept, and how many of the read's tokens stand before it."""
+    """An input of a read: its slot, and the number of the read's tokens before it."""
 
     slot: Slot
     offset: int
@@ -55,9 +55,9 @@ class Encodings:
     """Keys and values of encoder inputs, in one table per padded length.
 
     Attributes:
-        slots: where each input is kept, in the order of ``lengths``.
+        slots: places of the inputs, in the order of ``lengths``.
         tables: by padded length, (layers, 2, inputs, heads, padded length, width of a head): keys,
-            then values; zeros behind an input's own tokens. Whatever was there, until it is put.
+            then values; zeros behind an input's own tokens. Uninitialized before ``put``.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class Encodings:
 
 
 _OUTSIDE = float("-inf")
-# Scores that a CPU computes at once: all of a passage's, and of a long list's as many queries' as its caches
-# hold, which is faster than all at once and takes a fraction of the memory.
+# Scores that a CPU computes at once: all scores of a passage; for a long list, blocks of queries that fit its
+# caches, which is faster than all at once and takes a fraction of the memory.
 SCORES = 2**22
 
 
@@ -117,21 +117,21 @@ def softmax(scores: torch.Tensor) -> torch.Tensor:
 
 
 class _OnHost:
-    """Attention of which the device needs no numbers: lengths are read on the host."""
+    """Attention that sends no numbers to the device: lengths stay on the host."""
 
     def numbers(self) -> Sequence[Numbers]:
-        """What ``begin`` needs on the device, where it travels with the tokens."""
+        """Arrays for ``begin``, which travel to the device with the tokens."""
         return ()
 
     def begin(self, numbers: Sequence[torch.Tensor]) -> None:
-        """Everything is where it is needed."""
+        """Do nothing: no array is needed on the device."""
 
 
 class TextByText(_OnHost):
     """Encoder attention, one text after the other: inside each of several texts that stand end to end.
 
-    Its call has the shapes: query, key, value and result (tokens, heads * width), bias (heads, 2 L - 1) with L the
-    longest length or more: at L - 1 + d what is added to the score of a key d tokens behind the query.
+    Its call has the shapes: query, key, value and result (tokens, heads * width), bias (heads, 2 L - 1) with L at least
+    the longest length: entry L - 1 + d is added to the score of a key d tokens behind the query.
     """
 
     def __init__(self, lengths: Sequence[int], heads: int) -> None:
@@ -149,8 +149,8 @@ class TextByText(_OnHost):
                 states[own].view(length, self._heads, -1).transpose(0, 1)
                 for states in (query, key, value)
             )
-            # From the last query to the first, each one's biases begin a place further on in the row of
-            # all: a view of it is the table, which would be the largest thing of all.
+            # In reverse order, each query's biases begin a place further on in the row of all biases:
+            # the table is a view of this row, and would otherwise be the largest tensor here.
             q, table = q.flip(1), _distances(bias, length)
             size = max(1, SCORES // (self._heads * length))
             mixed = torch.empty_like(q)
@@ -164,13 +164,13 @@ class TextByText(_OnHost):
 
 
 def _distances(bias: torch.Tensor, length: int) -> torch.Tensor:
-    """The biases of a text, (heads, length, length), as a view: of queries from the last to the first."""
+    """A text's biases, (heads, length, length), as a view: queries run from the last to the first."""
     middle = bias.shape[1] // 2
     return bias[:, middle + 1 - length : middle + length].unfold(1, length, 1)
 
 
 def _ramps(sizes: Numbers) -> Numbers:
-    """0 to each size less one, behind each other."""
+    """Concatenated ranges from 0 to each size, exclusive."""
     return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
@@ -185,7 +185,7 @@ class PaddedTexts:
         self._mask: torch.Tensor | None = None
 
     def numbers(self) -> list[Numbers]:
-        """How many tokens the texts have, and where in the padded texts, as one, each token is."""
+        """Lengths of the texts, and positions of all tokens in the flattened padded texts."""
         rows, length, _ = self._shape
         begins = np.repeat(np.arange(rows) * length, self._lengths)
         return [self._lengths, begins + _ramps(self._lengths)]
@@ -228,13 +228,13 @@ class _Run(NamedTuple):
 
 
 class ReadByRead(_OnHost):
-    """Cross-attention to encodings where they stand, without a copy.
+    """Cross-attention to encodings in place, without a copy.
 
-    Reads of one input that are neighbours, both here and in the table, are one product. The inputs of a fused read are taken
-    as reads of their own, in the order given, and merged by one softmax over all.
+    Reads of a single input that are neighbours, both here and in the table, share a product. The inputs of a fused read
+    count as separate reads, in the given order, and a softmax over all inputs merges them.
 
-    Its call is for one position of each read: query and result (reads, heads * width), bias (heads, n): what is added
-    to the scores of the first n tokens of every read, and to no others.
+    A call handles a position per read: query and result (reads, heads * width), bias (heads, n), added
+    to the scores of only the first n tokens of every read.
     """
 
     def __init__(self, encodings: Encodings, reads: Sequence[Sequence[Part]], heads: int) -> None:
@@ -244,7 +244,7 @@ class ReadByRead(_OnHost):
         self._plan()
 
     def keep(self, rows: Sequence[int], chosen: torch.Tensor) -> None:
-        """Go on with these reads only, in this order; ``chosen`` has the same numbers on the device."""
+        """Continue with these reads only, in this order; ``chosen`` has the same numbers on the device."""
         self._reads = [self._reads[row] for row in rows]
         self._plan()
 
@@ -296,7 +296,7 @@ class ReadByRead(_OnHost):
                     runs, softmax(scores).split(sizes, 1), values, strict=True
                 )
             ]
-            # One sum over inputs, however they are cut into runs.
+            # A sum over all inputs, so that runs do not matter.
             out[row] = torch.cat(mixed).sum(0, dtype=torch.float32)
         return out.view(out.shape[0], -1)
 
@@ -308,7 +308,7 @@ class ReadByRead(_OnHost):
 
 
 def _runs(parts: Sequence[Part]) -> list[_Run]:
-    """Where parts are kept, in order, cut where one is not the next one's neighbour."""
+    """Runs of neighbouring slots, in the order of ``parts``."""
     runs: list[_Run] = []
     for slot in (part.slot for part in parts):
         if runs and (runs[-1].padded, runs[-1].last) == (slot.padded, slot.place):
@@ -321,8 +321,8 @@ def _runs(parts: Sequence[Part]) -> list[_Run]:
 class PaddedReads:
     """Cross-attention of all reads at once, to copies of their encodings padded to the longest read.
 
-    The copies are made once for a batch of reads, and again as reads leave it: a read's inputs stand in several
-    tables, and a kernel wants its keys in one place. Not yet run on a GPU.
+    It copies once for a batch of reads, and again as reads leave the batch: a read's inputs stand in several
+    tables, and a kernel needs its keys together. Not yet run on a GPU.
     """
 
     def __init__(self, encodings: Encodings, reads: Sequence[Sequence[Part]], heads: int) -> None:
@@ -333,7 +333,7 @@ class PaddedReads:
         self._states = self._mask = torch.empty(0)
 
     def numbers(self) -> list[Numbers]:
-        """How many tokens the reads have; and by table, of each token: input, place in it, read, and place in that."""
+        """Lengths of the reads; then a table's tokens as rows: input, place in the input, read, place in the read."""
         told = [np.array([_tokens(read) for read in self._reads])]
         for padded in self._encodings.tables:
             parts = [

@@ -1,7 +1,7 @@
-"""Turn inputs of readers into tokens, in one way for reading and for training, without torch.
+"""Turn inputs of readers into tokens, alike for reading and training, without torch.
 
-Beginnings that sequences share are found, so that they are computed once; prompts longer than a decoder-only reader's
-input lose passages, never the question; and a text that is scored becomes tokens behind its prompt.
+Shared beginnings of sequences become segments, so that they are computed once. Prompts longer than a decoder-only
+reader's input lose passages, never the question. A scored text becomes tokens behind its prompt.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LEAST_SHARED = 8
 
 @dataclass(frozen=True)
 class Segment:
-    """Tokens that several sequences, or one, have from ``start`` to ``end``, behind those of ``parent``.
+    """Tokens of a sequence, or several, from ``start`` to ``end``, behind the tokens of ``parent``.
 
     Attributes:
-        parent: index of the segment that ends at ``start``; -1 where none does.
+        parent: index of the segment that ends at ``start``; -1 if there is none.
         start, end: positions in the sequence, end exclusive; ``start < end``.
         sample: a sequence that has these tokens.
         whole: whether this is the rest of ``sample``, so that its answer follows.
@@ -37,7 +37,7 @@ class Segment:
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences begin with in common."""
+    """Number of tokens in the common beginning of two sequences."""
     same = 0
     for a, b in zip(first, second, strict=False):
         if a != b:
@@ -49,20 +49,20 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
 def segments(
     sequences: Sequence[Sequence[int]], done: Sequence[int], least: int = LEAST_SHARED
 ) -> list[Segment]:
-    """Cut sequences into segments, parents before their children, such that a shared beginning is there once.
+    """Cut sequences into segments, parents before their children, so that a shared beginning exists once.
 
     Every sequence ends in a segment of its own (``whole``), at least one token long, since its answer follows from that.
 
     Args:
         sequences: token lists, none empty.
-        done: for each, how many of its first tokens need not be computed; less than its length.
+        done: per sequence, how many of its first tokens need not be computed; less than its length.
     """
     segments: list[Segment] = []
     order = sorted(range(len(sequences)), key=lambda i: (done[i], list(sequences[i])))
 
     def shared(i: int, j: int) -> int:
         length = common_length(sequences[i], sequences[j])
-        # The last token of each is its own.
+        # Last tokens are never shared.
         return min(length, len(sequences[i]) - 1, len(sequences[j]) - 1)
 
     def split(members: list[int], depth: int, parent: int) -> None:
@@ -87,7 +87,7 @@ def segments(
     return segments
 
 
-# What T5, whose config.json names no largest position, was trained with.
+# Training length of T5, whose config.json names no largest position.
 _USUAL_LIMIT = 512
 
 
@@ -108,8 +108,8 @@ class Input:
 
 
 def longest_input(spec: ReaderSpec, config: Any) -> int:
-    """Tokens of the longest input: as specified, else as many as the model's configuration has positions."""
-    # T5 has no largest position; other models say theirs.
+    """Tokens of the longest input: as specified, else the number of positions in the model's configuration."""
+    # T5 has no largest position; other models state it.
     return spec.max_input_tokens or int(
         getattr(config, "max_position_embeddings", 0) or _USUAL_LIMIT
     )
@@ -145,19 +145,19 @@ def fit(
     tail_marker: str,
     encode: Callable[[str], Sequence[int]],
 ) -> list[int]:
-    """Cut a prompt to ``limit`` tokens; none where not even the question fits.
+    """Cut a prompt to ``limit`` tokens; to no tokens if not even the question fits.
 
-    Its beginning stays (the instruction and examples), and so does what follows the last ``tail_marker`` (the question).
-    Of the passages between, the first, which are the worst, are cut first.
+    The beginning (the instruction and examples) stays, and so does the text from the last ``tail_marker`` on (the question).
+    Passages between are cut from the first on, since the worst come first.
 
     Args:
-        head: tokens of what prompts begin with; those that this one shares with it are kept.
-        tail_marker: as in ``ReaderSpec``; where the text lacks it, one token is kept at least.
+        head: tokens of a common beginning of prompts; the prompt keeps the part that it shares.
+        tail_marker: as in ``ReaderSpec``; if the text lacks it, at least one token is kept.
     """
     excess = len(tokens) - limit
     if excess <= 0:
         return tokens
-    # Tokens may merge across the end of the head's text, so what is kept is decided on tokens.
+    # Tokens may merge across the end of the head's text, so tokens decide, not text.
     kept = common_length(head, tokens)
     at = text.rfind(tail_marker) if tail_marker else -1
     tail = len(encode(text[at:])) if at >= 0 else 1
@@ -175,11 +175,11 @@ class PromptRead:
     """A read of a decoder-only model.
 
     Attributes:
-        tokens: those of the prompt that the model is given; none where not even the question fits.
+        tokens: the prompt's tokens, after any cut; none if not even the question fits.
         head: how many of its first tokens other prompts begin with, too.
-        target: the tokens behind it that are scored; empty where an answer is written.
-        scored: their text; None where an answer is written.
-        whole: tokens of the prompt before it was cut.
+        target: tokens to score behind it; empty if an answer is written.
+        scored: the text of ``target``; None if an answer is written.
+        whole: number of the prompt's tokens before any cut.
     """
 
     tokens: list[int]
@@ -190,7 +190,7 @@ class PromptRead:
 
     @property
     def length(self) -> int:
-        """Tokens of the prompt; of the whole one where it does not fit."""
+        """Number of the prompt's tokens; before any cut if it does not fit."""
         return len(self.tokens) or self.whole
 
     @property
@@ -199,11 +199,11 @@ class PromptRead:
         return len(self.tokens) < self.whole
 
     def room(self, most: int) -> int:
-        """Tokens of the prompt with those that follow it: the target's, or up to ``most`` that are written."""
+        """Number of tokens of the prompt and its continuation: the target's tokens, or up to ``most`` written ones."""
         return len(self.tokens) + (len(self.target) or most)
 
     def refused(self, most: int) -> ReadOutput | None:
-        """The failed read of what cannot be read, within ``most`` tokens with the target; None where it can."""
+        """The failed read if the prompt does not fit, or its target is empty or exceeds ``most`` tokens with it; else None."""
         if self.truncated and not self.tokens:
             return ReadOutput.failed(DOES_NOT_FIT, prompt_tokens=self.length, truncated=True)
         if self.scored is not None and not 0 < len(self.target) <= most - self.length:
@@ -212,7 +212,7 @@ class PromptRead:
 
 
 class PromptReader:
-    """The base of readers of one prompt: inputs become tokens, cut to ``limit`` tokens (0 for no limit)."""
+    """Base of readers with a single prompt per read: inputs become at most ``limit`` tokens (0 for no limit)."""
 
     def __init__(self, spec: ReaderSpec, tokenizer: Any, limit: int) -> None:
         self._spec = spec
@@ -239,7 +239,7 @@ class PromptReader:
         return [
             PromptRead(
                 tokens,
-                # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
+                # Tokens may merge across the end of a head's text, so tokens decide, not text.
                 common_length(head, tokens),
                 () if target is None else target_tokens(self._tokenizer, text, target),
                 target,
@@ -258,7 +258,7 @@ class PromptReader:
         return dict(zip(unique, self._encode(unique), strict=True))
 
     def _heads(self, inputs: Sequence[Sequence[str]]) -> list[list[int]]:
-        """The tokens that each prompt shares: of all pieces but the last, or of the template."""
+        """Shared tokens per prompt: of all pieces but the last, or of the template."""
         texts = ["".join(pieces[:-1]) for pieces in inputs]
         tokens = self._encoded(texts)
         return [tokens[text] if text else self._head for text in texts]
@@ -267,16 +267,16 @@ class PromptReader:
 def parted(
     inputs: Sequence[Sequence[str]], spec: ReaderSpec
 ) -> tuple[list[Sequence[str]], list[str] | list[None]]:
-    """The prompts of reads, and their targets, which stand behind these; None where a reader writes."""
+    """Split inputs of reads into prompts and targets; targets are None if the reader scores none."""
     if spec.scores != "target":
         return list(inputs), [None] * len(inputs)
     return [pieces[:-1] for pieces in inputs], [pieces[-1] for pieces in inputs]
 
 
 def target_tokens(tokenizer: Tokenizer, prompt: str, target: str) -> list[int]:
-    """The tokens of a target as they follow a prompt: those behind the prompt's last word in the encoding of both.
+    """Tokens of a target after a prompt: the tokens behind the prompt's last word in a joint encoding.
 
-    Where a token reaches across the prompt's end, as no reader would write it, the target is encoded alone.
+    The target is encoded alone if a token crosses the prompt's end, which no reader would write.
     """
     found = re.search(r"\S*\s*\Z", prompt)
     word = found[0] if found else ""

@@ -1,4 +1,4 @@
-"""Find a reader's weights: turn a name into a local directory, a kind of model and a digest."""
+"""Find a reader's weights: turn a name into a local directory, an architecture and a digest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine.sources.io.files import reported_writing, temporary_directory
 BUNDLED, BUNDLED_FID = "bundled", "bundled-fid"
 # FiD and in-prompt encoder-decoder reading are written for, and tested on, the T5 family.
 _ENCODER_DECODERS = frozenset({"t5", "mt5", "umt5"})
-# Files whose content decides what a model answers.
+# Files whose content decides a model's answers.
 _DECISIVE_SUFFIXES = frozenset({".safetensors", ".json", ".model", ".txt", ".jinja"})
 
 
@@ -30,10 +30,10 @@ class Weights:
     """A reader's weights on this machine.
 
     Attributes:
-        name: what the user called it.
-        source: what another machine is to ``resolve``: as the name, but paths are absolute.
-        path: the directory that holds them; of the cache where they were converted.
-        digest: SHA-256 over the files in it that decide what the model answers.
+        name: the user's name for it.
+        source: the name to ``resolve`` on another machine: as ``name``, but paths are absolute.
+        path: the directory that holds them; in the cache if they were converted.
+        digest: SHA-256 over the files in ``path`` that decide the model's answers.
     """
 
     name: str
@@ -50,12 +50,12 @@ def resolve(name: str, *, required: bool = True) -> Weights:
         name: ``bundled``, ``bundled-fid``, a ``.gguf`` file, a local directory, or a Hugging Face id whose files are in the
             local cache. Nothing is downloaded. GGUF files and pickled or wrapped T5 checkpoints are converted once;
             ``path`` is then a directory of the cache.
-        required: whether a directory must have weights; a model to be trained is made without them.
+        required: whether a directory must have weights; training a new model needs none.
 
     Raises:
         WriteError: the disk is full, so that nothing was converted.
-        InputError: the extra ``local`` is not installed, no such model here, or not in a form that is read (safetensors,
-            GGUF, or a T5's ``pytorch_model.bin``).
+        InputError: the extra ``local`` is not installed, there is no such model here, or its form is unsupported
+            (supported: safetensors, GGUF, and a T5's ``pytorch_model.bin``).
     """
     if not name.strip() or "\0" in name:
         raise InputError(
@@ -64,7 +64,7 @@ def resolve(name: str, *, required: bool = True) -> Weights:
             "settings.reader",
         )
     if missing("local") and not Path(name).exists():
-        model_files.refuse_of_provider(name)  # which needs none of it
+        model_files.refuse_of_provider(name)  # which needs no extra
     require(f"reader {name!r}", "local")
     source = name
     if name == BUNDLED:
@@ -116,7 +116,7 @@ def has_weights(path: Path) -> bool:
 
 
 def _refuse_adapters(path: Path, name: str) -> None:
-    """Refuse weights that others were trained on top of (LoRA): they would be left out without a word."""
+    """Refuse adapters (LoRA), which would be silently ignored."""
     if any(path.glob("adapter_config.json")) or any(path.glob("adapter_model.*")):
         own = [file for file in path.glob("*.safetensors") if not file.name.startswith("adapter_")]
         beside = ", beside weights that it would change" if own else ""
@@ -133,7 +133,7 @@ def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
     """A model saved without the head that writes text would get one with random weights."""
     heads = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
     architectures = [str(a) for a in config.get("architectures") or []]
-    # Fusion-in-Decoder's own class is FiDT5; forks of it have others that begin alike.
+    # Fusion-in-Decoder's own class is FiDT5; its forks use names with the same beginning.
     if architectures and not any(
         a.endswith(heads) or a.lower().startswith("fid") for a in architectures
     ):
@@ -146,7 +146,7 @@ def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
 
 
 def _converted(content: str, convert: Callable[[Path], None]) -> Path:
-    """The directory of a converted model: made by ``convert`` once, then found by what it was made from."""
+    """The directory of a converted model: made once by ``convert``, then found by the digest of ``content``."""
     key = hashlib.sha256(content.encode()).hexdigest()
     target = model_files.cache_directory() / "readers" / key[:32]
     if target.is_dir():
@@ -156,7 +156,7 @@ def _converted(content: str, convert: Callable[[Path], None]) -> Path:
         try:
             os.replace(work, target)
         except OSError:
-            if not target.is_dir():  # else another process was first: its result is the same
+            if not target.is_dir():  # otherwise another process was first: its result is the same
                 raise
     return target
 
