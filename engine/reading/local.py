@@ -231,8 +231,7 @@ _SIZE = re.compile(r"\d[\d.,]*( [KMGT]?i?B\b)?")
 def refuse_alike(outputs: Sequence[ReadOutput], *, only_memory: bool = False) -> None:
     """Refuse to go on if all reads of a reader's first unit failed for the same reason.
 
-    ``only_memory`` restricts this to a shortage of memory: plans are longest first, and shorter reads may succeed
-    after failures by length.
+    With ``only_memory``, only a shortage of memory counts: plans are longest first, and shorter reads may succeed.
     """
     reasons = [output.failure for output in outputs if output.failure is not None]
     if len(outputs) < 2 or len(reasons) < len(outputs):

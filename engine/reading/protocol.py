@@ -154,8 +154,7 @@ class ReaderSpec:
         source: the location of the same weights on a machine without ``path``; the name if empty.
         shared_prefix: text that many inputs begin with; its keys and values are computed once, and
             it is never cut. (In the first group.)
-        begun: whether nothing but the tokenizer's begin token stands before the passages. (In the first
-            group.)
+        begun: whether nothing but the tokenizer's begin token stands before the passages. (In the first group.)
         fused_attention: whether prompts of a decoder-only model go through the flash kernel in the engine's own loops on a CPU.
             (In the first group.)
         memory: bytes that an actor may use for weights, activations and cache; 0 means the default.
@@ -311,8 +310,7 @@ class ReadOutput:
         seconds: duration of the call if it was a request of its own; None if calls were read together.
         ended: the reason for the end of the output (``Ended``; servers report stop for the first two alike); None if
             unknown, or if the reader chooses or scores.
-        mass: total probability of all choices among all tokens, if the reader chooses between several;
-            else None.
+        mass: total probability of all choices among all tokens, if the reader chooses between several; else None.
     """
 
     output: str

@@ -132,10 +132,9 @@ class RunningSettings(PoolSettings):
         shard_pairs: Evaluate in shards of whole queries, with about this many listed passages each, so
             that memory does not grow with the evaluation; 0 for never. By default evaluations of more than
             200,000 listed passages are done in shards of 20,000.
-        failed_reads: Effect of a failed LLM call: end the evaluation (error), count as 0 (zero), or
-            remove its query (skip) from the scores that need it: an annotator's for a single passage, a run's
-            end-to-end score for a whole list. By default skip, and an error at the end if more than 5% of a reader's
-            calls failed.
+        failed_reads: Effect of a failed LLM call: end the evaluation (error), count as 0 (zero), or remove its query
+            (skip) from the scores that need it: an annotator's for a single passage, a run's end-to-end score for a
+            whole list. By default skip, and an error at the end if more than 5% of a reader's calls failed.
         reread: Repeat the LLM calls of the evaluation and store them beside the earlier ones, which they
             replace from then on.
         lazy: Lazy labels: read only the passages whose labels can change `measures`, as those up to the first

@@ -70,7 +70,7 @@ class Span:
         offset: the sequence's beginning in the cache.
         have: number of the sequence's earlier tokens in the cache.
         stem, kept: beginning and number of its first tokens if they are elsewhere, shared with other sequences.
-        writing: whether it is the only new token of an answer under way. Such spans come last in a pass.
+        writing: whether it is the newest token of an answer under way. Such spans come last in a pass.
     """
 
     at: int

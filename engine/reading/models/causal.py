@@ -247,7 +247,6 @@ class _Call:
         self.refused, self.written, self.passes, self.failed = {}, {}, None, True
 
     def outputs(self, rule: Rule) -> list[ReadOutput]:
-        """The outputs, in the order of the reads."""
         return [
             self.refused[i] if i in self.refused else _output(read, self.written[i], rule)
             for i, read in enumerate(self.reads)

@@ -333,7 +333,7 @@ class PaddedReads:
         self._states = self._mask = torch.empty(0)
 
     def numbers(self) -> list[Numbers]:
-        """Lengths of the reads; then a table's tokens as rows: input, place in the input, read, place in the read."""
+        """Lengths of the reads; then by table (4, tokens): input, place in the input, read, and place in the read."""
         told = [np.array([_tokens(read) for read in self._reads])]
         for padded in self._encodings.tables:
             parts = [
