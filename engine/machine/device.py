@@ -1,4 +1,4 @@
-"""This machine: the device of a model and its memory budget, the compiler that vLLM needs on a GPU, and how it is named."""
+"""This machine: a model's device and memory budget, the compiler that vLLM needs on a GPU, and the machine's name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Dtype = Literal["bfloat16", "float16", "float32"]
 
 # Bytes that a process with torch and transformers holds before any weight.
 PROCESS_MEMORY = 768 * 2**20
-# The part that a process takes only when its model is loaded, for a first forward pass.
+# The part that a process allocates only after loading its model, for a first forward pass.
 _SET_UP_LATER = 64 * 2**20
 
 
@@ -46,16 +46,16 @@ class Share(Protocol):
     def memory(self) -> int: ...
 
 
-# Values of CUDA_VISIBLE_DEVICES by which GPUs are hidden.
+# Values of CUDA_VISIBLE_DEVICES that hide GPUs.
 _NO_DEVICES = frozenset({"", "-1", "none", "NoDevFiles"})
 _PERHAPS_GPU = ("/dev/dxg", "/dev/kfd")
 
 
 def machine_has_gpu() -> bool:
-    """Whether this machine has a GPU that may be used, found without loading torch into this process.
+    """Whether this machine has a usable GPU, without loading torch into this process.
 
-    An NVIDIA GPU shows as a file of its own. Under Windows' Linux and on AMD's GPUs other files show that
-    there may be one: there, torch finds out, once and in another process.
+    An NVIDIA GPU shows as a file of its own. Under Windows' Linux and on AMD's GPUs other files indicate that there may
+    be one: then torch checks, once and in another process.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in _NO_DEVICES or not _assigned_share():
         return False
@@ -72,9 +72,9 @@ def _torch_has_gpu() -> bool:
 
 
 def best_dtype() -> Dtype:
-    """The fastest precision of this machine: bf16 where that is fast; else fp16 on a GPU, and fp32 on a CPU.
+    """The fastest precision of this machine: bf16 if it is fast; else fp16 on a GPU, and fp32 on a CPU.
 
-    On a cluster the nodes that read are asked for theirs (``engine.machine.survey``).
+    On a cluster the nodes that read determine theirs (``engine.machine.survey``).
     """
     if machine_has_gpu():
         import torch
@@ -86,16 +86,16 @@ def best_dtype() -> Dtype:
 
 
 def reads_on_vllm() -> bool:
-    """Whether this machine has a GPU that may be used, and vLLM is installed on it."""
+    """Whether this machine has a usable GPU and vLLM."""
     return machine_has_gpu() and is_installed("vllm")
 
 
 def has_bf16_arithmetic() -> bool:
-    """Whether oneDNN, which multiplies torch's matrices on a CPU, does so with bf16 instructions here.
+    """Whether oneDNN, which multiplies torch's matrices on a CPU, uses bf16 instructions here.
 
-    It does where the processor has them (AVX512-BF16 or AMX, by the flags that Linux lists) and ``ONEDNN_MAX_CPU_ISA``
-    does not forbid it, by which oneDNN acts like an older processor (AVX512_CORE: one without bf16 arithmetic). Elsewhere
-    products of bf16 are emulated: slower than fp32, and with sums that can depend on how many rows a product has.
+    It does if the processor has them (AVX512-BF16 or AMX, by the flags that Linux lists) and ``ONEDNN_MAX_CPU_ISA``
+    does not forbid them by making oneDNN act like an older processor (AVX512_CORE: one without bf16 arithmetic).
+    Elsewhere products of bf16 are emulated: slower than fp32, and with sums that can depend on the number of rows.
 
     Source: oneDNN's guide, "CPU Dispatcher Control", and the kernels that torch 2.13 names with ``ONEDNN_VERBOSE=1``.
     """
@@ -103,11 +103,11 @@ def has_bf16_arithmetic() -> bool:
 
 
 def has_fast_bf16() -> bool:
-    """Whether matrix products of bf16 are faster than those of fp32 on this CPU.
+    """Whether bf16 matrix products are faster than fp32 products on this CPU.
 
-    They are wherever the arithmetic is there, but for processors of Intel's that have AMX (which those with
-    AVX512-FP16 do) and may not use it, as where a virtual machine hides it: what is left to them multiplies
-    bf16 at half the rate of fp32. On AMD's AVX512-BF16 it is about twice that of fp32.
+    They are on all CPUs with bf16 arithmetic, except Intel processors that have AMX (as all with AVX512-FP16 do) but
+    may not use it, for example because a virtual machine hides it: without AMX they multiply bf16 at half the rate of
+    fp32. On AMD's AVX512-BF16 the rate is about twice that of fp32.
     """
     if not has_bf16_arithmetic():
         return False
@@ -116,11 +116,11 @@ def has_fast_bf16() -> bool:
 
 
 def bf16_rows_are_steady() -> bool:
-    """Whether oneDNN gives the same rows of a product of bf16 however many rows there are.
+    """Whether oneDNN gives the same rows of a bf16 product for any number of rows.
 
-    With AVX512-BF16 it does, from two rows on; with AMX some rows round otherwise: among those of 1,024, the rows of
-    33 to 512 by 576 x 576 weights (measured with torch 2.13). ``ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16`` keeps
-    oneDNN, and this, from AMX.
+    With AVX512-BF16 it does, from two rows on; with AMX some rows round differently: among those of 1,024, the rows of
+    33 to 512 by 576 x 576 weights (measured with torch 2.13). ``ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16`` keeps oneDNN, and
+    this, from AMX.
     """
     return has_bf16_arithmetic() and not has_amx()
 
@@ -131,7 +131,7 @@ def has_amx() -> bool:
 
 
 def _onednn_limit() -> str:
-    # oneDNN reads the older name where the newer one is not set, and no value's case.
+    # oneDNN reads the older name if the newer one is not set, and ignores case in values.
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
     return limit.lower()
 
@@ -139,11 +139,11 @@ def _onednn_limit() -> str:
 # Flags of processors that multiply in bf16.
 _AMX = "amx_bf16"
 _BF16_FLAGS = frozenset({"avx512_bf16", _AMX})
-# Values of ONEDNN_MAX_CPU_ISA that leave oneDNN none of these; a value that it does not know limits nothing.
+# Values of ONEDNN_MAX_CPU_ISA that exclude both; an unknown value limits nothing.
 _WITHOUT_BF16 = frozenset(
     {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2", "avx512_core", "avx512_core_vnni"}
 )
-# Values that leave it AVX512-BF16, and not AMX.
+# Values that exclude AMX, but not AVX512-BF16.
 _WITHOUT_AMX = frozenset(
     {"avx512_core_bf16", "avx512_core_fp16", "avx10_1_512", "avx10_2", "avx10_2_512"}
 )
@@ -164,7 +164,7 @@ def _processor(name: str) -> list[str]:
 
 
 def weight_bytes(parameters: int, dtype: Dtype) -> int:
-    """Bytes that a model's weights take in a precision."""
+    """Bytes of a model's weights in a precision."""
     return parameters * (4 if dtype == "float32" else 2)
 
 
@@ -172,8 +172,8 @@ def least_memory(weights: int, *, gpu: bool, loading: int = 0) -> int:
     """Bytes below which a budget cannot work: the weights, and on a CPU the process around them.
 
     Args:
-        gpu: whether the weights will be on a GPU, which need not be one of this machine.
-        loading: bytes that loading takes for a while beside the weights (``model_files.loading_bytes``).
+        gpu: whether the weights will be on a GPU, which need not be on this machine.
+        loading: temporary bytes of loading beside the weights (``model_files.loading_bytes``).
     """
     if gpu:
         return weights
@@ -186,7 +186,7 @@ def as_budget(least: int) -> str:
 
 
 def describe(*, gpu: bool) -> str:
-    """``cuda`` (a GPU of this machine, or of its cluster) or ``cpu``, and its model where that is known, for the record."""
+    """``cuda`` (a GPU of this machine, or of its cluster) or ``cpu``, and its model if identified, for the record."""
     if gpu:
         import torch
 
@@ -195,7 +195,7 @@ def describe(*, gpu: bool) -> str:
 
 
 def gpu_count() -> int:
-    """How many GPUs this process could use; torch is loaded only where there may be one."""
+    """Number of GPUs that this process could use; loads torch only if there may be one."""
     if not machine_has_gpu():
         return 0
     import torch
@@ -239,7 +239,7 @@ def gpu_share(spec: Share, *, spare: int = 0) -> float:
 
 
 def _gpu_memory(spec: Share, spare: int = 0) -> float:
-    """Bytes of the GPU to take: as given, by default nine tenths of the assigned part; only what others leave free."""
+    """GPU bytes to take: the setting, or by default nine tenths of the assigned part; at most the free memory."""
     import torch
 
     free, total = torch.cuda.mem_get_info()
@@ -253,30 +253,30 @@ def _assigned_share() -> float:
     if ray is None or not ray.is_initialized():
         return 1.0
     context = ray.get_runtime_context()
-    if context.worker.mode != ray.WORKER_MODE:  # a driver is assigned nothing
+    if context.worker.mode != ray.WORKER_MODE:  # a driver has no assigned GPU
         return 1.0
     return min(1.0, float(context.get_assigned_resources().get("GPU", 0.0)))
 
 
 def default_actor_memory(weights: int) -> int:
-    """Bytes of main memory that an actor is assumed to need where the user does not say."""
+    """Assumed main memory of an actor, in bytes, unless the user sets it."""
     return int(1.2 * weights) + 2 * 2**30
 
 
 def batch_memory(spec: Share, device: torch.device, weights: int) -> float:
     """Bytes left for a batch beside the weights.
 
-    The whole is what the user gave; by default nine tenths of the GPU, or of what others leave free of it,
-    or a quarter of the machine's memory on a CPU. There the process around the weights is part of the bound: what is
-    resident by now, and at least what such a process usually holds. To be called when the model has
-    run once, since weights are mapped into memory as they are used.
+    The total is the user's budget; by default nine tenths of the GPU, or of its free memory, or a quarter of the
+    machine's memory on a CPU. On a CPU the process around the weights counts as well: its resident memory by now, and
+    at least the usual size of such a process. Call it after the model's first run, since weights are mapped into memory
+    on first use.
     """
     if device.type == "cuda":
         total = _gpu_memory(spec)
     elif spec.memory:
         total = float(spec.memory)
     else:
-        # Where a model is large for its machine, a quarter would leave no room for a batch.
+        # If a model is large for its machine, a quarter would leave no room for a batch.
         total = max(machine_memory() / 4, default_actor_memory(weights))
     held = float(weights)
     if device.type != "cuda":
@@ -298,7 +298,7 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return max(_peak_before_probes, torch.cuda.max_memory_allocated())
     with contextlib.suppress(OSError, ValueError):
-        # getrusage would count the process that this one was started from.
+        # getrusage would include the parent process.
         return max(_peak_before_probes, status_bytes("VmHWM"))
     scale = 1 if sys.platform == "darwin" else 1024
     return max(_peak_before_probes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)
@@ -313,10 +313,10 @@ _peak_before_probes = 0
 def token_cost(
     device: torch.device, probe: Callable[[int], None], *, most: int | None = None
 ) -> tuple[float, float] | None:
-    """Bytes that a forward pass takes beside the weights: of any, and of each of its tokens.
+    """Bytes of a forward pass beside the weights: a constant, and per token.
 
-    Measured on two probe batches, of 512 tokens and of a quarter of these: on a GPU by the allocator,
-    on a CPU by how far the resident memory rises (Linux). None where that cannot be measured.
+    Measured on two probe batches, of 512 tokens and of a quarter of that: on a GPU by the allocator, on a CPU by the
+    rise of resident memory (Linux). None if not measurable.
 
     Args:
         probe: runs a forward pass of the given number of tokens.
@@ -335,7 +335,7 @@ def token_cost(
 
 
 def peak_above(device: torch.device, run: Callable[[], None]) -> int | None:
-    """Bytes by which the peak of memory, on a CPU of resident memory (Linux), rises in ``run``; None if unknown."""
+    """Rise of the memory peak in bytes, on a CPU of resident memory (Linux), during ``run``; None if unknown."""
     import torch
 
     global _peak_before_probes
@@ -356,7 +356,7 @@ def peak_above(device: torch.device, run: Callable[[], None]) -> int | None:
 
 
 def _resident() -> int:
-    """Bytes of main memory that this process holds, without those that were freed: these would be reused unseen."""
+    """Bytes of main memory that this process holds, without freed memory, whose reuse no measurement would show."""
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     return status_bytes("VmRSS")
 
@@ -369,15 +369,15 @@ def status_bytes(name: str, file: str = "/proc/self/status") -> int:
     raise ValueError(f"no {name} in {file}")
 
 
-# Words of CUDA, its libraries and vLLM when the process can do no more work on its GPU.
+# Messages of CUDA, its libraries and vLLM after which the process cannot use its GPU.
 _FATAL = (
     "CUDA error",
     "cuDNN error",
     "CUBLAS_STATUS",
     "NCCL error",
     "device-side assert",
-    # vLLM's processes, where several GPUs hold a model (``vllm/v1/executor/multiproc_executor.py``): one is
-    # gone, raised, or does not answer. What the others hold of a step that was begun is lost.
+    # vLLM's processes, if several GPUs hold a model (``vllm/v1/executor/multiproc_executor.py``): one is gone, raised,
+    # or does not answer. The others' part of the current step is lost.
     "Executor failed.",
     "Worker failed with error",
 )
@@ -393,16 +393,16 @@ def is_fatal(error: BaseException) -> bool:
     return type(error).__name__ in _FATAL_CLASSES or any(words in said for words in _FATAL)
 
 
-# Words of CUDA's libraries on a GPU that works, too.
+# Messages of CUDA's libraries that occur on a working GPU, too.
 _NO_MEMORY = re.compile(r"out of memory|allocate memory|ALLOC_FAILED", re.IGNORECASE)
 
 
 def is_at_fault(error: BaseException) -> bool:
-    """Whether a GPU, and no want of memory, kept a model from loading: a fatal error, or a GPU here that adds no numbers."""
-    torch = sys.modules.get("torch")  # imported, where anything was done on a GPU
+    """Whether a GPU fault, not a lack of memory, kept a model from loading: a fatal error, or failing arithmetic here."""
+    torch = sys.modules.get("torch")  # imported by any work on a GPU
     given = _assigned_share() and os.environ.get("CUDA_VISIBLE_DEVICES", "") not in _NO_DEVICES
     try:
-        # A build without CUDA is no fault of the GPU that it cannot use.
+        # A build without CUDA does not mean that the GPU is faulty.
         built = torch and (torch.version.cuda or torch.version.hip)
         if torch and (torch.cuda.is_available() or (given and built)):
             for index in range(max(1, torch.cuda.device_count())):
@@ -418,9 +418,9 @@ COMPILER_REMEDY = (
 
 
 def lacking_compiler() -> str:
-    """What this machine lacks of a compiler that finds the headers of C and Python; empty for nothing.
+    """Missing parts of a compiler that finds the headers of C and Python; empty if none.
 
-    It is looked for as ``triton/runtime/build.py`` of Triton 3.7 does: CC, else gcc, else clang.
+    The search is that of ``triton/runtime/build.py`` in Triton 3.7: CC, else gcc, else clang.
     """
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
@@ -436,14 +436,14 @@ def lacking_compiler() -> str:
 
 
 def require_compiler() -> None:
-    """Refuse, by an InputError, a machine on whose GPU vLLM could not start: without a C compiler, or headers for it."""
+    """Refuse, by an InputError, a machine whose GPU could not run vLLM for lack of a C compiler or its headers."""
     if lacks := lacking_compiler():
         raise InputError(
             f"vLLM cannot start: this machine has {lacks}", COMPILER_REMEDY, "machine.compiler"
         )
 
 
-# Where NVIDIA's driver describes each GPU; read without loading torch.
+# Directory in which NVIDIA's driver describes GPUs; readable without torch.
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
@@ -452,9 +452,9 @@ class Machine:
     """A machine, as its users would recognize it.
 
     Attributes:
-        processor: the processor's model, or its architecture where the model is not known.
-        cpus: how many of its CPUs this process may use.
-        gpus: the models of its NVIDIA GPUs; none where they are hidden from this process.
+        processor: the processor's model, or its architecture if the model is unknown.
+        cpus: number of its CPUs that this process may use.
+        gpus: the models of its NVIDIA GPUs; empty if they are hidden from this process.
     """
 
     host: str
@@ -466,7 +466,7 @@ class Machine:
 def this_machine() -> Machine:
     """The machine that this process runs on; on a cluster, actors may run on others."""
     model = describe(gpu=False).removeprefix("cpu").removeprefix(", ")
-    # The processors that this process may run on, fewer than there are in a container.
+    # In a container, a process may be limited to fewer processors.
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Machine(
         host=platform.node(),
@@ -477,7 +477,7 @@ def this_machine() -> Machine:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """The versions of the engine and of those packages that are installed, without a build's own part (``+cpu``)."""
+    """Versions of the engine and of the installed ``packages``, without build suffixes (``+cpu``)."""
     found = {name: (version_of(name) or "").partition("+")[0] for name in packages}
     return {"erag-engine": __version__} | {name: one for name, one in found.items() if one}
 

@@ -1,16 +1,16 @@
-"""A model's files on this machine: place of converted ones, configuration, size, digest and code; and loading its weights.
+"""A model's files on this machine: their place, configuration, size, digest and code; and loading its weights.
 
-Weights are loaded in no more memory than they take. transformers maps the files of weights and casts each tensor to
-the precision in use. Where the files have another, their mapped pages stay resident until the end: a model stored in
-bf16 takes half as much again while it is loaded in fp32. There, and where ``engine.reading.models.ordered`` replaces
-tensors, files are read tensor by tensor, so that only the few in flight are there twice. Values are the same.
+Loading weights takes no more memory than they do. transformers maps the files of weights and casts each tensor to the
+precision in use. If the files have another, their mapped pages stay resident until the end: a model stored in bf16
+takes half as much again while it is loaded in fp32. Then, and if ``engine.reading.models.ordered`` replaces tensors,
+files are read tensor by tensor, so that only the few in flight are there twice. Values are the same.
 
-A process that has several readers of one model holds its weights once, and processes of one machine load
-large models one after another on each GPU.
+A process with several readers of a model holds its weights once, and a machine's processes load large models
+one after another on each GPU.
 
-``config.json`` and ``tokenizer_config.json`` may say in ``auto_map`` that Python files beside them define classes. These
-run only if the user says so (``trust_remote_code``), as they were then: the specification of a reader or an encoder
-carries their digest to every process, and no other code is run.
+``config.json`` and ``tokenizer_config.json`` may declare in ``auto_map`` that Python files beside them define classes.
+These run only with the user's consent (``trust_remote_code``), as they were then: the specification of a reader or an
+encoder carries their digest to every process, and no other code is run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from engine.sources.io.records import parse_json
 
 
 def cache_directory() -> Path:
-    """Where converted models and digests are kept: ``$ERAG_CACHE``, by default ``~/.cache/erag``."""
+    """Directory of converted models and digests: ``$ERAG_CACHE``, by default ``~/.cache/erag``."""
     return Path(os.environ.get("ERAG_CACHE") or Path.home() / ".cache" / "erag")
 
 
@@ -52,26 +52,26 @@ def cache_directory() -> Path:
 _OF_A_PROVIDER = re.compile(
     r"(gpt-\d|chatgpt|o\d(-|$)|claude-|gemini-|grok-|command-r|deepseek-(chat|reasoner)$)"
 )
-# How safetensors files name the precisions, and the bytes of a number of each type.
+# Names of the precisions in safetensors files, and the bytes of a number by type.
 _NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _SIZES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2}
-# As many tensors as transformers has in its hands at once while it loads a model.
+# Number of tensors that transformers handles at once while it loads a model.
 _IN_FLIGHT = 4
 
 
 def parameters(path: Path) -> int:
-    """The number of parameters in a directory's safetensors files, read off their headers."""
+    """The number of parameters in a directory's safetensors files, from their headers."""
     return sum(numbers for file in path.glob("*.safetensors") for _, numbers in _stored(file))
 
 
 def quantization(path: Path, name: str) -> dict[str, Any]:
-    """How a model's configuration says that its weights are quantised; empty where they are not."""
+    """A model's quantisation, by its configuration; empty if its weights are not quantised."""
     said = read_config(path, name).get("quantization_config")
     return said if isinstance(said, dict) else {}
 
 
 def stored_bytes(path: Path) -> int:
-    """Bytes of the tensors, perhaps quantised, in a directory's safetensors files, read off their headers."""
+    """Bytes of the tensors, perhaps quantised, in a directory's safetensors files, from their headers."""
     return sum(_bytes(file) for file in weight_files(path) or sorted(path.glob("*.safetensors")))
 
 
@@ -97,21 +97,21 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def pickled_files(path: Path) -> list[Path]:
-    """The ``pytorch_model.bin`` of a directory, or its parts, where it has no safetensors; else none."""
+    """The ``pytorch_model.bin`` of a directory, or its parts, if it has no safetensors; else none."""
     if any(path.glob("*.safetensors")):
         return []
     return sorted(path.glob("pytorch_model*.bin"))
 
 
 def are_cast(files: Iterable[Path], dtype: str) -> bool:
-    """Whether weights in these files are of another precision than ``dtype``."""
+    """Whether weights in these files have another precision than ``dtype``."""
     return any(kind != _NAMES[dtype] for file in files for kind, _ in _stored(file))
 
 
 def loading_bytes(path: Path, dtype: str) -> int:
-    """Bytes that loading a model takes for a while, beside the weights in the precision ``dtype``.
+    """Temporary bytes of loading a model, beside the weights in the precision ``dtype``.
 
-    None where files have that precision; else the largest tensors, as stored, that may be cast at a time.
+    None if files have that precision; else the largest tensors, as stored, that may be cast at a time.
     """
     stored = (tensor for file in weight_files(path) for tensor in _stored(file))
     cast = [_SIZES.get(kind, 1) * numbers for kind, numbers in stored if kind != _NAMES[dtype]]
@@ -119,13 +119,13 @@ def loading_bytes(path: Path, dtype: str) -> int:
 
 
 def ordering_bytes(path: Path) -> int:
-    """Bytes that ordering weights in bf16 takes for a while: the largest matrix of a layer, there twice."""
+    """Temporary bytes of ordering weights in bf16: a second copy of the largest matrix of a layer."""
     named = (entry for file in weight_files(path) for entry in tensors(file).items())
     return 2 * max((math.prod(e["shape"]) for name, e in named if ".layers." in name), default=0)
 
 
 def _stored(file: Path) -> list[tuple[str, int]]:
-    """The type, as such files name it, and the count of numbers of each tensor in a safetensors file."""
+    """Types, by their safetensors names, and sizes of the tensors in a safetensors file."""
     entries = tensors(file).values()
     if not all(type(size) is int and size >= 0 for entry in entries for size in entry["shape"]):
         raise _not_safetensors(file)
@@ -136,7 +136,7 @@ def tensors(file: Path) -> dict[str, dict[str, Any]]:
     """The entries of tensors in the header of a safetensors file, by name; each has a list ``shape``.
 
     Raises:
-        InputError: it is not such a file, or cannot be read.
+        InputError: another kind of file, or an unreadable one.
     """
     try:
         with file.open("rb") as stream:
@@ -222,13 +222,13 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
 
 
 def read_object(file: Path) -> dict[str, Any] | None:
-    """The JSON object in a file of a model; empty where it holds something else, None where there is no such file."""
+    """The JSON object in a file of a model; empty for another value, None for a missing file."""
     value = read_json(file)
     return value if value is None or isinstance(value, dict) else {}
 
 
 def read_json(file: Path) -> Any:
-    """The value in a JSON file of a model; None where there is no such file."""
+    """The value in a JSON file of a model; None for a missing file."""
     try:
         return parse_json(file.read_bytes())
     except FileNotFoundError:
@@ -240,7 +240,7 @@ def read_json(file: Path) -> Any:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, remembered by its path, size and time of change (weights can be many GiB)."""
+    """SHA-256 of a file, cached by its path, size and time of change (weights can be many GiB)."""
     real = path.resolve()
     status = real.stat()
     identity = f"{real} {status.st_size} {status.st_mtime_ns}"
@@ -259,14 +259,14 @@ _REMEDY = "give a model that transformers knows; or read its *.py files and set 
 
 
 def agreed_code(path: Path, name: str, *, trusted: bool) -> str:
-    """The digest of the code that may run when a model is loaded; empty where none may or is named.
+    """The digest of the code that may run when a model is loaded; empty if none may or exists.
 
     Args:
         trusted: whether the user agreed that its code is run.
 
     Raises:
-        InputError: the model cannot be loaded without code that the user did not agree to, or its
-            code is another model's, which would not be covered by the digest.
+        InputError: the model cannot be loaded without code that the user did not agree to, or its code is another
+            model's, which the digest would not cover.
     """
     named = _named_code(path)
     if not named:
@@ -326,7 +326,7 @@ def refusal(error: Exception, name: str, what: str = "") -> InputError | ReadErr
 
 @contextlib.contextmanager
 def refusals(name: str) -> Iterator[None]:
-    """Whatever is raised while a model is loaded, and run for the first time, as the error for it (``refusal``)."""
+    """Turn exceptions during a model's loading and first run into the error for the model (``refusal``)."""
     try:
         yield
     except InputError:
@@ -349,7 +349,7 @@ def _named_code(path: Path) -> set[str]:
 def _object(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # the loader tells of broken files
+    except (OSError, ValueError, RecursionError):  # the loader reports broken files
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -359,10 +359,10 @@ if TYPE_CHECKING:
 
 Kind = Literal["causal", "encoder-decoder", "encoder"]
 
-# Models in use; each goes with its last user.
+# Models in use, until their last user ends.
 _IN_USE: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
-# Weights in bytes from which on loads take turns: several at once can take a machine's main memory, and without
-# GPUs its disk serves one after another sooner. Smaller ones are loaded before they could wait.
+# Least bytes of weights for which loads take turns: several at once can take a machine's main memory, and without GPUs
+# its disk serves sequential loads sooner. Waiting would take longer than smaller loads.
 LARGE = 2**30
 
 
@@ -370,7 +370,7 @@ def tokenizer_and_config(path: str, code: str) -> tuple[Any, Any]:
     """The tokenizer and the configuration in a model's directory; ``code`` as in ``load_model``."""
     from transformers import AutoConfig, AutoTokenizer
 
-    # Said wherever something is loaded: unless told, transformers asks, and takes "y" from stdin.
+    # Explicit for every load: by default transformers asks, and takes "y" from stdin.
     trusted = bool(code)
     return (
         AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trusted),
@@ -379,7 +379,7 @@ def tokenizer_and_config(path: str, code: str) -> tuple[Any, Any]:
 
 
 def shared_model(kind: Kind, path: Path, *, name: str, digest: str, **options: Any) -> Any:
-    """As ``load_model``, of a whole model that nobody changes: one that this process has in use is not loaded again.
+    """As ``load_model``, for an unmodified model; a model in use in this process is not loaded again.
 
     Raises:
         InputError: some of its weights are not in its files.
@@ -403,7 +403,7 @@ def encoder_parameters(path: Path) -> int:
 
 
 def encoder_loading_bytes(path: Path, dtype: Dtype) -> int:
-    """As ``loading_bytes``, of an encoder; of ``pytorch_model.bin``, which is mapped as a whole, all that is cast."""
+    """As ``loading_bytes``, for an encoder; for ``pytorch_model.bin``, which is mapped as a whole, all cast tensors."""
     files = pickled_files(path)
     if not files:
         return loading_bytes(path, dtype)
@@ -424,12 +424,12 @@ def plain_tensors(file: Path, where: Literal["cpu", "meta"] = "meta") -> dict[st
     try:
         if file.suffix == ".safetensors":
             return load_file(file, device=where)
-        # Before PyTorch 1.6 a checkpoint was no zip file, and cannot be mapped.
+        # Before PyTorch 1.6 checkpoints were no zip files, and cannot be mapped.
         mapped = zipfile.is_zipfile(file)
         state = torch.load(file, map_location=where, weights_only=True, mmap=mapped)
-    except Exception as error:  # whatever a damaged or hostile file makes the library raise
+    except Exception as error:  # damaged or hostile files raise arbitrary errors
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
-        if isinstance(error, pickle.UnpicklingError):  # of which PyTorch says how to run the code
+        if isinstance(error, pickle.UnpicklingError):  # whose message tells how to run the code
             reason = "it is damaged, or would run code"
         raise fault(f"holds no plain tensors ({reason})") from None
     if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
@@ -450,15 +450,14 @@ def load_model(
 ) -> tuple[Any, dict[str, Any]]:
     """A model from its directory, and which weights were missing, unexpected or of another shape.
 
-    Weights are read from safetensors; those of an encoder, where there are none, from ``pytorch_model.bin``, as
-    tensors alone.
+    Weights are read from safetensors; an encoder's, if there are none, from ``pytorch_model.bin``, as tensors alone.
 
     Args:
-        kind: decoder-only, encoder-decoder, or one that gives vectors.
-        code: the digest of the model's code, if it may run; empty where it may not.
-        mapped: whether files may be mapped. What is read instead is freed tensor by tensor, by who replaces them.
-        device: where it is to be. On a GPU tensors go there one by one, so that main memory never has all.
-        options: of ``from_pretrained``.
+        kind: decoder-only, encoder-decoder, or encoder (vectors).
+        code: the digest of the model's code, if it may run; else empty.
+        mapped: whether files may be mapped. Otherwise the caller replaces tensors, and thus frees them one by one.
+        device: its final device. On a GPU tensors go there one by one, so that main memory never has all.
+        options: arguments of ``from_pretrained``.
     """
     import torch
     import transformers
@@ -475,7 +474,7 @@ def load_model(
     known = getattr(transformers, mapping)
     model_class = known.get(type(config), None)  # its own, which needs the default
     if (
-        code  # its classes are found by the directory's name
+        code  # transformers finds its classes by the directory's name
         or not isinstance(model_class, type)
         or "text_config" in config.sub_configs
         or getattr(config, "quantization_config", None)  # its tensors are not cast, but unpacked
@@ -502,18 +501,18 @@ def _read(
             stack.enter_context(safe_open(file, framework="pt", device="cpu", backend="pread"))
             for file in files
         ]
-        # Slices are read when their turn comes, as transformers does with those of files that it maps.
+        # Slices are read lazily, as transformers does for mapped files.
         slices = {name: file.get_slice(name) for file in opened for name in file.keys()}  # noqa: SIM118
         model, loading = model_class.from_pretrained(
             None, state_dict=slices, trust_remote_code=False, **options
         )
-    if model.can_generate():  # without a directory, only the configuration's own settings are known
+    if model.can_generate():  # transformers knows only the configuration's settings
         model.generation_config = generation_config(path, options["config"])
     return model, loading
 
 
 def generation_config(path: Path, config: Any) -> Any:
-    """The settings of generation in a model's directory, or in its configuration: models need not come with such a file."""
+    """Generation settings from a model's directory, or from its configuration if it has no such file."""
     from transformers import GenerationConfig
 
     try:
@@ -523,7 +522,7 @@ def generation_config(path: Path, config: Any) -> Any:
 
 
 def end_tokens(settings: Any) -> frozenset[int]:
-    """The tokens that end what a model writes, by its settings of generation."""
+    """End tokens of a model's output, by its settings of generation."""
     ends = settings.eos_token_id
     return frozenset({ends} if isinstance(ends, int) else set(ends or ()))
 
@@ -532,14 +531,14 @@ def end_tokens(settings: Any) -> frozenset[int]:
 def loading_turn(
     weights: int, folder: Path | None = None, *, always: bool = False
 ) -> Iterator[None]:
-    """Wait until no other process of this user loads a large model on a GPU that this one sees, nor, without GPUs,
-    on this machine, and until the free main memory has room; small ones pass.
+    """Wait until this user's other processes load no large model on this process's GPUs, or, without GPUs, on this
+    machine, and until the free main memory has room; small models do not wait.
 
     Args:
         weights: bytes of the model.
-        always: whether a small one waits, too: vLLM takes what others load meanwhile for its own.
-        folder: of the locks; the machine's folder for temporary files by default. A process that dies
-            gives its turn away.
+        always: whether a small one waits, too: vLLM counts memory of concurrent loads as its own.
+        folder: the folder of locks; by default the machine's folder for temporary files. A process that dies releases
+            its turn.
     """
     if weights < LARGE and not always:
         yield
@@ -547,7 +546,7 @@ def loading_turn(
     own = (folder or Path(tempfile.gettempdir())) / f"erag-loading-{os.getuid()}"
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpu_count())))
     with contextlib.ExitStack() as held:
-        # Somebody else's file of that name, a full disk, or a system that tells no memory: no reason not to load.
+        # Another user's file of that name, a full disk, or a system without memory figures: no reason not to load.
         with contextlib.suppress(OSError, ValueError):
             # GPUs in one order, so that no two wait for each other; then one of the places that memory has.
             seen = {quote(gpu.strip(), safe="") for gpu in gpus.split(",")}

@@ -1,11 +1,11 @@
-"""Decide pools of actors on Ray: how many, what each takes, and whether the cluster can ever host them.
+"""Decide pools of actors on Ray: their number, their needs, and whether the cluster can ever host them.
 
-A pool is decided once, from the nodes that are there and those that an autoscaler may add. Ray Data then starts actors
-as nodes join, ends them as nodes leave, and replaces dead ones. Ray starts, and the pool's first nodes are asked for,
-beside work that needs neither.
+A pool is decided once, from existing nodes and nodes that an autoscaler may add. Ray Data then starts actors as nodes
+join, ends them as nodes leave, and replaces dead ones. Ray's start, and the request for the pool's first nodes, overlap
+with other work.
 """
 
-# Annotations are no strings here: the command line looks those of a base up where its subclasses are.
+# Annotations are no strings here: the command line looks up a base class's annotations in its subclasses' modules.
 
 import contextlib
 import logging
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 # A number, MIN:MAX, or None for as many as the cluster has room for; 0 stands for no actors at all.
 Actors = int | str | None
 
-# Seconds without any progress after which a job on Ray is given up. On a machine of its own only a fault
-# can be the cause; a cluster may have to find nodes first, which at busy hours takes long.
+# Seconds without any progress after which a job on Ray is aborted. On a single machine only a fault can be the cause; a
+# cluster may have to find nodes first, which at busy hours takes long.
 _PATIENCE, _PATIENCE_ON_A_CLUSTER = 1800.0, 6 * 3600.0
-# How far a pool without a bound is taken to grow, where units are cut for it.
+# Assumed growth of a pool without a bound, for cutting units.
 _GROWTH = 4
-# How a traceback names the error of a user's input.
+# Name of InputError in a traceback.
 _OF_AN_INPUT = f"{InputError.__module__}.{InputError.__qualname__}: "
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings(Checked):
-    """What the user says of the actors of a job.
+    """The user's settings of a job's actors.
 
     Attributes:
-        actors: Processes on Ray that do the work: a number, or MIN:MAX for as many as the cluster has room
-            for; 0 does it in this process. By default as many as there is room for.
-        gpus_per_actor: GPUs of each actor: a fraction, so that several share one; 1; or for a reader on vLLM a
-            number over which it is split, all on one node. 0 for CPUs only. By default 1 if the cluster has GPUs.
+        actors: Processes on Ray that do the work: a number, or MIN:MAX for as many as the cluster has room for; 0 does
+            it in this process. By default as many as there is room for.
+        gpus_per_actor: GPUs of each actor: a fraction, so that several share one; 1; or for a reader on vLLM a number
+            over which it is split, all on one node. 0 for CPUs only. By default 1 if the cluster has GPUs.
         cpus_per_actor: CPUs of each actor. By default an even share where there are no GPUs.
         accelerator_type: Kind of GPU, as Ray calls it (L4, H100); only nodes that have it work.
 
@@ -80,7 +80,7 @@ class PoolSettings(Checked):
             )
 
     def bounds(self) -> tuple[int, int | None]:
-        """The least and the most actors; (1, None) where the cluster decides, (0, 0) for none."""
+        """The least and the most actors; (1, None) if the cluster decides, (0, 0) for none."""
         if self.actors is None:
             return 1, None
         parts = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", str(self.actors).strip(), re.ASCII)
@@ -99,10 +99,10 @@ class PoolSettings(Checked):
 
     @property
     def in_process(self) -> bool:
-        """Whether the work is done in this process: as asked for, or since Ray is not installed.
+        """Whether the work runs in this process: by request, or since Ray is not installed.
 
         Raises:
-            InputError: Ray is not installed, and actors of some sort or a cluster (``RAY_ADDRESS``) are asked for.
+            InputError: Ray is not installed, but the settings name actors, or ``RAY_ADDRESS`` a cluster.
         """
         if self.bounds() == (0, 0) or not missing("ray"):
             return self.bounds() == (0, 0)
@@ -111,7 +111,7 @@ class PoolSettings(Checked):
         return True
 
     def pool(self) -> "PoolSettings":
-        """What of the settings of a job concerns its actors."""
+        """The settings of actors among a job's settings."""
         return PoolSettings(**{one.name: getattr(self, one.name) for one in fields(PoolSettings)})
 
 
@@ -137,11 +137,11 @@ class Pool:
 
     @property
     def foreseen(self) -> int:
-        """Actors for which work is cut: as many as the pool may come to have, or some growth without a bound."""
+        """Number of actors for cutting work: the pool's maximum, or some growth if unbounded."""
         return self.most or _GROWTH * self.start
 
     def at_most(self, tasks: int) -> "Pool":
-        """The same pool for a job of so many tasks: none of them needs more actors than these."""
+        """The same pool, cut to a job's number of tasks."""
         tasks = max(1, tasks)
         most = tasks if self.most is None else min(self.most, tasks)
         return Pool(min(self.least, tasks), most, min(self.start, tasks), self.needs)
@@ -151,8 +151,8 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
     """The pool for actors that take so much main memory; Ray must have been started.
 
     Args:
-        actor_bytes: main memory that one actor takes while it loads.
-        budget: main memory of one actor that works without a GPU, where the user gave it.
+        actor_bytes: main memory of an actor while it loads.
+        budget: the user's limit on main memory of an actor without a GPU, if any.
 
     Raises:
         InputError: the cluster can never host such an actor, or so many.
@@ -186,7 +186,7 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
         pool = Pool(least, least, least, needs)
     if gpus or settings.cpus_per_actor is not None:
         return pool
-    # Where no node offers a CPU yet, the share is 0, and an actor that needs nothing would fit the head.
+    # The share is 0 until a node offers CPUs, and an actor without needs would fit the head.
     share = cluster.cpus_per_actor(pool.start) or cpus
     return replace(pool, needs=replace(needs, cpus=share))
 
@@ -195,8 +195,8 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
 def first_nodes_asked_for(settings: PoolSettings) -> Iterator[None]:
     """Have a cluster find the nodes of the pool's first actors while the block prepares their work.
 
-    Tasks that need what actors need wait for a node each, and end there. They go with this process, however it
-    ends: nodes that the autoscaler was told to keep would stay.
+    Tasks with the needs of actors wait for a node each, and end there. Ray cancels them however this process ends; a
+    request to the autoscaler would keep its nodes.
     """
     import ray
 
@@ -222,12 +222,12 @@ def _is_joined() -> bool:
 
 
 def _found() -> None:
-    """What a task does on a node that was found."""
+    """Do nothing: the task's start shows that a node is there."""
 
 
 def _cpus_beside(gpus: float, kind: str | None, known: list[Node]) -> float:
-    """CPUs of an actor with GPUs, where the user does not say: as many, and one more where it has processes for
-    several; never so many that a node's actors leave none for the tasks that plan, and none where no such node is known.
+    """Default CPUs of an actor with GPUs: as many, and one more for several GPUs, which have a process each.
+    A node keeps CPUs for the tasks that plan; 0 without such a node.
     """
     needs = Needs(0.0, gpus, 0, kind)
     shares = [(node.cpus - 1) / node.room(needs) for node in known if node.fits(needs)]
@@ -235,13 +235,13 @@ def _cpus_beside(gpus: float, kind: str | None, known: list[Node]) -> float:
 
 
 def _memory(wanted: int, needs: Needs, known: list[Node]) -> int:
-    """Main memory that an actor tells Ray it takes: what a node has at most, else it would wait for ever; 0 if unknown."""
+    """Main memory that an actor requests from Ray: at most a node's, or it would wait for ever; 0 if unknown."""
     largest = max((node.memory for node in known if node.fits(needs)), default=0.0)
     return int(min(wanted, largest)) if largest < math.inf else 0
 
 
 def _room(needs: Needs, alive: list[Node], actor_bytes: int) -> int:
-    """Actors that the nodes have room for now, 1 at least."""
+    """Actors that fit on the nodes now, 1 at least."""
     if needs.gpus or _is_joined():
         return max(1, sum(node.room(needs) for node in alive))
     by_memory = int((machine_memory() - 2 * 2**30) // actor_bytes)
@@ -252,8 +252,8 @@ def _room(needs: Needs, alive: list[Node], actor_bytes: int) -> int:
 def _refuse_impossible(needs: Needs, alive: list[Node], promised: list[Node] | None) -> None:
     """Refuse an actor that no node can host.
 
-    The job waits where a cluster without a known autoscaler has no node of the sort (with GPUs, or without). Nodes that
-    a person adds by hand are taken to be of the sort that is there.
+    On a cluster without a known autoscaler, the job waits if no node is of the sort (with GPUs, or without). Nodes
+    added by hand are assumed to be of an existing sort.
     """
     known = [*alive, *(promised or [])]
     if any(node.fits(needs) for node in known):
@@ -271,7 +271,7 @@ def _refuse_impossible(needs: Needs, alive: list[Node], promised: list[Node] | N
 def _refuse_too_many(
     actors: int, room: int, needs: Needs, settings: PoolSettings, promised: list[Node] | None
 ) -> None:
-    """Refuse a number of GPU actors that fits neither now nor, as far as is known, ever."""
+    """Refuse a number of GPU actors that fits neither now nor, as far as the cluster tells, ever."""
     import ray
 
     grows = _is_joined() and (promised is not None or settings.gpus_per_actor is not None)
@@ -288,8 +288,8 @@ def _refuse_too_many(
 def _refuse_more_than_ever(
     least: int, needs: Needs, settings: PoolSettings, alive: list[Node], promised: list[Node] | None
 ) -> None:
-    """Refuse more actors than the nodes that an autoscaler may add have room for, where it says how many."""
-    # Actors that share CPUs as they come need no room of their own.
+    """Refuse more actors than the autoscaler's nodes have room for, if it reports their number."""
+    # Actors that share CPUs need no room.
     fixed = needs.gpus or settings.cpus_per_actor is not None
     if promised is None or not fixed or not _is_joined():
         return
@@ -303,13 +303,13 @@ def _refuse_more_than_ever(
 
 
 def patience() -> float:
-    """Seconds without any progress after which a job on Ray is given up."""
+    """Seconds without any progress after which a job on Ray is aborted."""
     return _PATIENCE_ON_A_CLUSTER if _is_joined() else _PATIENCE
 
 
 @contextlib.contextmanager
 def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
-    """Turn what Ray raises in the block into an error that says what was being done and what went wrong."""
+    """Turn Ray's exceptions in the block into an error that names the task and the cause."""
     import ray.exceptions
     from ray.data.exceptions import ExecutionTimeoutError
 
@@ -324,7 +324,7 @@ def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
         ) from error
     except ray.exceptions.RayError as error:
         why = cluster.cause(error)
-        # Ray tells of an exception in its words alone. These are whole: an InputError is one line.
+        # Ray passes on only an exception's text. It is complete: an InputError is one line.
         if why.startswith(_OF_AN_INPUT):
             problem, _, remedy = why.removeprefix(_OF_AN_INPUT).rpartition("; ")
             raise InputError(problem, remedy, "cluster.failed") from None
@@ -332,16 +332,16 @@ def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
 
 
 def one_row_blocks(rows: Sequence[dict[str, Any]]) -> "ray.data.Dataset":
-    """A quiet dataset of these rows, a block each, that loses nothing and survives actors that die while they load."""
+    """A quiet dataset of ``rows``, a block each, that loses nothing and survives actors that die while they load."""
     import ray.data
 
-    # Importing it sets the level anew.
+    # Importing it resets the level.
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     dataset = ray.data.from_items(list(rows), override_num_blocks=len(rows))
     context = dataset.context
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    # Nobody looks at it; every actor would ask for its memory each second of a unit, on a thread made for it.
+    # The values are unused; each actor would measure its memory every second, in an extra thread.
     context.memory_usage_poll_interval_s = None
     context.max_errored_blocks = 0
     context.max_consecutive_actor_init_deaths = 2
@@ -353,9 +353,9 @@ def pool_options(pool: Pool, *, in_flight: int = 2, at_once: int = 1) -> dict[st
     """The options of ``map_batches`` for a pool of actors that hold a model each, one row a task.
 
     Args:
-        in_flight: tasks that an actor has at most. With one, none waits behind a slow one, and Ray Data does
-            not make the pool larger.
-        at_once: of those, how many it works on, each in a thread.
+        in_flight: most tasks of an actor. With one, none waits behind a slow one, and Ray Data does not enlarge the
+            pool.
+        at_once: tasks that an actor works on at a time, each in a thread.
     """
     import ray.data
 
@@ -382,7 +382,7 @@ def pool_options(pool: Pool, *, in_flight: int = 2, at_once: int = 1) -> dict[st
 
 
 Made = TypeVar("Made")
-# Work that is done already, or is refused at once, needs no Ray.
+# Finished work, or work refused at once, needs no Ray.
 _BESIDE = 1.0
 
 
@@ -396,9 +396,9 @@ def beside_ray(
     """Do some work, which reports to its argument ``on_progress``; Ray, if the pool needs it, starts in the meantime.
 
     Args:
-        on_progress: called by a thread of its own.
-        check: looks at what needs no work, Ray having started: its error need not wait for the end of the work, which
-            takes minutes where runs are cut into shards. Not called where the work is done at once.
+        on_progress: called from a separate thread.
+        check: checks that need only Ray: its error comes before the end of the work, which takes minutes if runs are
+            cut into shards. Not called if the work ends at once.
 
     Raises:
         InputError, ReadError: as the work, ``cluster.start_ray``, and ``check``.
@@ -420,13 +420,13 @@ def beside_ray(
 
 
 class _Stopped(BaseException):
-    """Ends work whose purpose has ended."""
+    """Ends work that is no longer needed."""
 
 
 def _beside(
     work: Callable[..., Made], on_progress: Callable[[str, int], None], start: Callable[[], None]
 ) -> Made:
-    """Work in a thread, and start in this one, which Ray's handling of signals needs."""
+    """Do the work in a thread, and start in this one, as Ray's signal handling requires."""
     working: Future[Made] = Future()
     stopped = threading.Event()
 
@@ -441,7 +441,7 @@ def _beside(
         except BaseException as error:
             working.set_exception(error)
 
-    # Not waited for where a process ends before it does.
+    # A daemon, so that the process can end before the work does.
     thread = threading.Thread(target=run, name="work beside Ray", daemon=True)
     thread.start()
     try:

@@ -1,6 +1,6 @@
 """Watch a pool at work: nodes that come and go, actors that restart, waiting; and log events on a worker.
 
-Ray keeps a job going through all of it and says nothing. It keeps a worker's standard error as a file.
+Ray keeps a job going through such events without reporting them. It keeps a worker's standard error as a file.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PLAIN = re.compile(r"[^\s=\"]+")
 
 
 def log(event: str, **about: object) -> None:
-    """Log what happened; in the driver's process nothing is shown unless a program of the user's asks for it."""
+    """Log an event; in the driver's process it appears only if the user's program asks for it."""
     ray: Any = sys.modules.get("ray")
-    # Whoever asks for the context of a Ray that was not started starts it.
+    # Requesting the context of a Ray that has not started would start it.
     joined = not _LOG.handlers and ray and ray.is_initialized()
     if joined and ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
         handler = logging.StreamHandler()
@@ -46,11 +46,11 @@ def log(event: str, **about: object) -> None:
 OnEvent = Callable[[str], None]
 
 _SECONDS_BETWEEN_LOOKS = 2.0
-# Seconds after which the same wait is told again; it doubles each time.
+# Seconds until the same wait is reported again; it doubles each time.
 _SECONDS_BETWEEN_LINES = 60.0
-# Seconds of waiting in which `ray status` may stay as it is; then it is told, with what the autoscaler said last.
+# Seconds of waiting without a change in `ray status` before a report, with the autoscaler's last lines.
 _SECONDS_UNCHANGED = 180.0
-# Seconds for an actor to load its model; then it is told that none is ready.
+# Seconds for an actor to load its model before a report that none is ready.
 _SECONDS_TO_START = 180.0
 
 
@@ -59,7 +59,7 @@ def silent(line: str) -> None:
 
 
 class Start(NamedTuple):
-    """An actor's process that has loaded its model; ``again`` where it is not the actor's first."""
+    """An actor's process that has loaded its model; ``again`` if it is not the actor's first."""
 
     actor: str
     node: str
@@ -68,7 +68,7 @@ class Start(NamedTuple):
 
 
 def started_here() -> Start:
-    """The beginning of this process, which is an actor's."""
+    """The start of this process, which belongs to an actor."""
     import ray
 
     context = ray.get_runtime_context()
@@ -81,12 +81,12 @@ def started_here() -> Start:
 
 
 class Tally(NamedTuple):
-    """What those who count for a pool have seen since they started.
+    """Counts of a pool's counting actor since its start.
 
     Attributes:
-        counter: differs from one start of the one who counts to the next, since counts then begin anew.
+        counter: identifies a start of the counting actor, since counts then begin anew.
         repeated: tasks that were begun more than once.
-        faults: a line for each GPU on which nothing is started any more.
+        faults: a line for each GPU that is no longer used.
         open_units: units that are cut, and not done.
     """
 
@@ -99,12 +99,12 @@ class Tally(NamedTuple):
 
 @dataclass
 class PoolTotals:
-    """What happened to a job's actors.
+    """Events of a job's actors.
 
     Attributes:
         waiting_units: cut, and not read yet.
-        actors: that have loaded their model, on nodes that are alive; how many there are now.
-        lost_actors: those whose process or node was lost, whether or not they were started again.
+        actors: present number of actors with a loaded model on live nodes.
+        lost_actors: actors whose process or node was lost, whether or not they were started again.
     """
 
     lost_nodes: int = 0
@@ -119,12 +119,12 @@ class PoolTotals:
 
 @dataclass
 class Observer:
-    """Compares what is seen with what was seen before; pure but for what it tells.
+    """Compares observations with earlier ones; its only effect is ``tell``.
 
     Args:
         tell: takes each line.
-        status: what ``ray status`` says now; empty where nothing does.
-        last_lines: of the autoscaler; empty where they are not here.
+        status: the present output of ``ray status``; empty if unavailable.
+        last_lines: the autoscaler's last lines; empty if they are not here.
     """
 
     needs: Needs
@@ -147,14 +147,14 @@ class Observer:
     _any_started: bool = False
 
     def see(self, alive: list[Node], tally: Tally | None, now: float) -> None:
-        """Take in the nodes that are alive and, where there is an answer, what was counted."""
+        """Record live nodes and, if available, the tally."""
         self._see_nodes({node.id: node for node in alive})
         if tally is not None:
             self._see_tally(tally)
         self._see_waiting(alive, now)
 
     def end(self, now: float) -> None:
-        """Close what is still open."""
+        """Close open waits."""
         if self._waiting_since is not None:
             self.totals.waited_seconds += now - self._waiting_since
             self._waiting_since = None
@@ -213,7 +213,7 @@ class Observer:
             self._see_status(now)
 
     def _see_status(self, now: float) -> None:
-        """Tell if the autoscaler does nothing: it may be dead, of which Ray says nothing."""
+        """Report an idle autoscaler: it may be dead, which Ray does not report."""
         before, self._status = self._status, self.status()
         if self._status != before:
             self._status_since = now
@@ -226,7 +226,7 @@ class Observer:
             )
 
     def _see_start(self, now: float) -> None:
-        """Tell once if nodes are there and yet no actor has started: others may hold what it needs."""
+        """Report once if there are nodes and yet no actor has started: other jobs may hold its resources."""
         if self._fitting_since is None:
             self._fitting_since = now
         if (
@@ -253,8 +253,8 @@ def watched(
     """Look at the cluster every two seconds while the block runs.
 
     Args:
-        tell: takes one line for each thing that happens; called from a thread of its own.
-        tally: what was counted so far; None where there is no answer.
+        tell: takes one line per event; called from a separate thread.
+        tally: the counts so far; None if unavailable.
     """
     from ray.exceptions import RayError
 
@@ -263,7 +263,7 @@ def watched(
     ended = threading.Event()
 
     def look() -> None:
-        # Ray may be on its way out, or a look fail in the middle of a change: the next one tells.
+        # Ray may be shutting down, or a look fail in the middle of a change: the next one reports.
         with contextlib.suppress(RayError, ConnectionError, TimeoutError):
             observer.see(nodes.alive(), tally(), time.monotonic())
 

@@ -1,4 +1,4 @@
-"""The errors that a user of the engine can meet, and what they hide: credentials in addresses."""
+"""Errors that a user of the engine can meet, with credentials in addresses hidden."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from functools import partial
 from pathlib import Path
 
-# User and password, in which some leave a / or an @ as it is: up to the last @; or a user alone.
+# User and password, which may contain an unescaped / or @: up to the last @; or a user alone.
 _USER = re.compile(r"(?<=:)(/+)(?:[^/\s@:]*:\S*@|[^/\s]*@)")
-# Signatures and tokens of addresses that carry their own permission. What is masked stays as it is, with
-# a line number that was put behind it.
+# Signatures and tokens of addresses that carry their own permission. Masked text stays unchanged, with any line number
+# after it.
 _QUERY = re.compile(r"[?#](?!\*\*\*)\S+")
-# A scheme is short; without a limit, a megabyte of letters would be looked through once from each of them.
+# A scheme is short; without a limit, a megabyte of letters would be rescanned from every letter.
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]{1,30}:/\S+")
 MASK = "***"
 
@@ -21,15 +21,15 @@ MOST = 2**63 - 1
 
 
 def masked(text: str) -> str:
-    """A text with the credentials of every address in it replaced by ``***``, for what is shown or kept.
+    """A text for display or storage, with the credentials of every address in it replaced by ``***``.
 
-    Credentials are user and password (``s3://key:secret@bucket/x``) and whatever stands after ``?`` or
-    ``#`` (``https://host/x?signature=…``). A path with an ``@`` cannot be told from a password: after a
-    user with a password, or a port, all up to the last ``@`` is masked.
+    Credentials are user and password (``s3://key:secret@bucket/x``) and any text after ``?`` or ``#``
+    (``https://host/x?signature=…``). A path with an ``@`` cannot be distinguished from a password: after a user with a
+    password, or a port, all up to the last ``@`` is masked.
     """
 
     def without(address: re.Match[str]) -> str:
-        # No user stands behind the last @; looked for there, each place would be compared to the end.
+        # Behind the last @ there is no user; a search there would compare each place to the end.
         before, at, after = address[0].rpartition("@")
         return _QUERY.sub(f"?{MASK}", _USER.sub(rf"\1{MASK}@", before + at, count=1) + after)
 
@@ -37,18 +37,18 @@ def masked(text: str) -> str:
 
 
 class InputError(Exception):
-    """Some input cannot be used: a file, a line of a file, or a setting.
+    """An unusable input: a file, a line of a file, or a setting.
 
-    Raised where data enters, since the file and line are known there, and shown as one line:
+    Raised on entry of the data, with the file and line, and shown as one line:
     ``run.trec:17: 5 columns, a TREC run has 6; write "query Q0 document rank score name"``.
     Settings are named by their field or parameter in backticks (`` `skip_bad` is -1``); the command
     line shows them as options.
 
     Args:
-        problem: what is wrong, in one clause.
-        remedy: what to do about it, in one clause.
-        code: the kind of problem, as ``room.word`` (``queries.no-answers``). It stays where the words change.
-        path: the file, or None if a setting is at fault; of an address, credentials are masked.
+        problem: the problem, in one clause.
+        remedy: the remedy, in one clause.
+        code: the kind of problem, as ``room.word`` (``queries.no-answers``). It stays the same if the words change.
+        path: the file, or None if a setting is at fault; credentials in an address are masked.
         line: the line in the file, counted from 1, or None if lines have no meaning.
     """
 
@@ -62,15 +62,15 @@ class InputError(Exception):
         line: int | None = None,
     ) -> None:
         self.code = code
-        # Whoever shows an error shows no credentials: of an address, or of one in another library's words.
+        # An error shows no credentials, whether in an address or in another library's message.
         without = None if path is None else masked(str(path))
         self.path = without if without is None or isinstance(path, str) else Path(without)
         self.line = line
         self.problem = masked(problem)
         self.remedy = masked(remedy)
         where = "" if path is None else f"{without}: " if line is None else f"{without}:{line}: "
-        # One line, whatever the data held: a message must neither break a log nor hide its end.
-        # And not a megabyte: whatever a message quotes is cut, the place and the remedy stay readable.
+        # One short line for any data: a message must neither break a log nor hide its end. Quotes are cut, so that the
+        # place and the remedy stay readable.
         text = f"{where}{_shortened(self.problem)}; {_shortened(self.remedy)}"
         super().__init__(" ".join(text.split()))
 
@@ -88,15 +88,15 @@ class ReadError(Exception):
 
 
 class BoundError(ReadError):
-    """The next reads would pass what an evaluation may take; the same command, with as much again, goes on."""
+    """The next reads would exceed an evaluation's limit; the same command, with as much again, goes on."""
 
 
 class LaterError(Exception):
-    """What was asked for is done, and the evaluation goes on when others have done their part; not a fault."""
+    """The request is done, and the evaluation goes on after others' part is done; not a fault."""
 
 
 class WriteError(Exception):
-    """A file cannot be written, since the disk is full or the system refuses; what was whole stays whole."""
+    """A file cannot be written, since the disk is full or the system refuses; complete files stay complete."""
 
 
 class EncodeError(Exception):

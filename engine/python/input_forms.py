@@ -1,4 +1,4 @@
-"""What a Python user gives as the inputs of an evaluation: files as they are read anywhere, tables as they are.
+"""The inputs of an evaluation from Python: files, or tables in memory.
 
 Tables, dictionaries and frames become records, one dictionary for each row. Retrievers are runs: functions, and objects
 of LangChain, LlamaIndex and Haystack, called once for each query.
@@ -45,19 +45,19 @@ _RUN_FORM = (
     "give {query_id: {doc_id: score}}, {query_id: [doc_id, …]}, {query_id: [text, …]} without "
     "`passages`, a frame with query_id, doc_id and score or rank, a file, a retriever, or several by name"
 )
-# Rows of pandas that are objects of Python at a time.
+# Pandas rows converted to Python objects at a time.
 _AT_ONCE = 10_000
 _FORMS = "a path, a Polars or pandas frame, a dictionary, a list of dictionaries, or a Hugging Face dataset"
 
 
 class Given(NamedTuple):
-    """The inputs of an evaluation as the user gave them.
+    """The user's inputs of an evaluation.
 
     Attributes:
         queries, passages, runs: as ``engine.evaluate`` takes them.
-        answers: by query id or text; None where they come with the queries.
-        tables: what annotators need, by the name of their input.
-        limit: of the queries; None for all.
+        answers: by query id or text; None if the queries hold them.
+        tables: annotators' inputs by name.
+        limit: most queries; None for all.
     """
 
     queries: Any
@@ -69,7 +69,7 @@ class Given(NamedTuple):
     ignore_identical_ids: bool = False
 
     def files(self, settings: Settings) -> InputFiles | None:
-        """The files, where all inputs are files; None where some are in memory."""
+        """The files, if all inputs are files; None if some are in memory."""
         runs = self.runs if isinstance(self.runs, list | tuple) else [self.runs]
         several = isinstance(self.passages, list | tuple) and all(map(is_path, self.passages))
         corpus = None if several else self.passages
@@ -81,7 +81,7 @@ class Given(NamedTuple):
         return self.named(settings, queries=self.queries, answers=self.answers, **paths)
 
     def named(self, settings: Settings, **files: Any) -> InputFiles:
-        """What is called so in errors, and how much of it is used."""
+        """Names of inputs in errors, and their used part."""
         return InputFiles(
             limit=self.limit,
             ignore_identical_ids=self.ignore_identical_ids,
@@ -94,8 +94,7 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     """The inputs of an evaluation, checked against each other.
 
     Raises:
-        InputError: as ``read_inputs``; tables in memory are named by their argument, and their rows counted
-            from 1.
+        InputError: as ``read_inputs``; messages name tables in memory by their argument, and count rows from 1.
     """
     k, column = settings.ranking.k, column_of(settings.bootstrap.cluster)
     if (files := given.files(settings)) is not None:
@@ -159,7 +158,7 @@ def _query_records(given: Any) -> Iterator[Record]:
 
 
 def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
-    """Answers that were given apart, by id or by text, as ``joined`` takes them."""
+    """Separate answers, by id or by text, in the form for ``joined``."""
     if is_path(answers):
         return read_answers(answers)
     if not isinstance(answers, Mapping):
@@ -226,14 +225,14 @@ def _judgments(given: Mapping[Any, Any], name: str) -> Iterator[Record]:
 def runs_of(
     given: Any, *, carried: bool, queries: pl.DataFrame | None = None, k: int = 0
 ) -> read.Together:
-    """All runs, in the order in which they were given, with their texts.
+    """All runs, in the order of the arguments, with their texts.
 
     Args:
-        carried: whether runs carry their passages; else these are given apart, so that what a run lists are ids.
-        queries, k: what retrievers are called with.
+        carried: whether runs carry their passages; else runs list ids of separate passages.
+        queries, k: arguments of retrievers.
 
     Raises:
-        InputError: something has another form, or is refused as in a file (``read_runs_with_texts``).
+        InputError: a run has another form, or is refused as in a file (``read_runs_with_texts``).
     """
     found: list[read.TextedRun] = []
     sources: dict[str, Any] = {}
@@ -254,14 +253,14 @@ def runs_of(
 
 
 def each_run(given: Any) -> Iterator[tuple[str, Any]]:
-    """Runs with their names; a name is empty for one that is given without."""
+    """Runs with their names; empty for a run without a name."""
     if isinstance(given, Mapping):
         by_key = by_text(given, _RUNS)
         if by_key and all(map(is_table, by_key.values())):
             first = {key: [*islice(records(one, key), 1)] for key, one in by_key.items()}
             if not names_runs(first):
                 by_key = {key: [*records(one, key)] for key, one in by_key.items()}
-        # NumPy's arrays are lists.
+        # NumPy arrays count as lists.
         of = {key: one.tolist() if hasattr(one, "tolist") else one for key, one in by_key.items()}
         yield from by_key.items() if names_runs(of) else [("", by_key)]
     elif _is_named(given) or not isinstance(given, Sequence) or (given and is_row(given[0])):
@@ -277,7 +276,7 @@ def _is_named(given: Any) -> bool:
 
 
 def _run_tables(name: str, given: Any, *, carried: bool) -> Iterator[read.TextedRun]:
-    """The run of each system in what was given under one name."""
+    """The systems' runs within a run argument."""
     if is_path(given):
         runs = read.read_texted_runs([given])
         if name and len(runs) > 1:
@@ -295,7 +294,7 @@ def _run_tables(name: str, given: Any, *, carried: bool) -> Iterator[read.Texted
 
 
 def retriever_of(given: Any) -> Callable[..., Any] | None:
-    """What is called with a question, of objects LangChain's, LlamaIndex's or Haystack's method; None for no retriever."""
+    """A function of a question: the object, or its LangChain, LlamaIndex or Haystack method; None for no retriever."""
     methods = (getattr(given, name, None) for name in ("invoke", "retrieve", "run"))
     return given if callable(given) else next(filter(callable, methods), None)
 
@@ -303,11 +302,11 @@ def retriever_of(given: Any) -> Callable[..., Any] | None:
 def retrieved(
     retriever: Callable[..., Any], name: str, queries: pl.DataFrame, k: int, *, carried: bool
 ) -> dict[str, Any]:
-    """What a retriever returns for each query, as one run in memory: by id, a list or ``{doc_id: score}``.
+    """A retriever's results for each query, as one run in memory: by id, a list or ``{doc_id: score}``.
 
     Args:
-        retriever: takes the text of a query, and how many passages where it has a parameter ``k`` or ``top_k``.
-        carried: whether passages are given by their texts; else by ids.
+        retriever: takes the text of a query, and a number of passages if it has a parameter ``k`` or ``top_k``.
+        carried: whether its results hold the passages' texts; else ids.
 
     Raises:
         InputError: it raises an error, or returns no list, naming the query.
@@ -331,10 +330,10 @@ def retrieved(
 
 
 def _passage(given: Any, carried: bool) -> Any:
-    """A passage as runs have it: an id, a text, or a record.
+    """A passage in a run's form: an id, a text, or a record.
 
-    An object is known by the id that its metadata have, else by its own where passages are given apart, else by its
-    text: stores make ids, and each store another one.
+    An object's id comes from its metadata, else from the object if passages are separate; else its text identifies it,
+    because stores generate ids, which differ between stores.
     """
     if isinstance(given, tuple) and len(given) == 2:
         one = _passage(given[0], carried)
@@ -352,17 +351,17 @@ def _passage(given: Any, carried: bool) -> Any:
 
 
 def is_path(given: object) -> bool:
-    """Whether something is a file, a folder or an address, and not a table in memory."""
+    """Whether an argument is a file, a folder or an address, not a table in memory."""
     return isinstance(given, str | Path)
 
 
 def is_table(given: object) -> bool:
-    """Whether something is a frame: of Polars, pandas or Arrow."""
+    """Whether an argument is a frame of Polars, pandas or Arrow."""
     return isinstance(given, pl.DataFrame | pl.LazyFrame) or _module(given) in ("pandas", "pyarrow")
 
 
 def records(given: Any, name: str) -> Iterator[Record]:
-    """The rows of a frame, a data set or a list of dictionaries; an InputError refuses any other argument by its name."""
+    """The rows of a frame, a data set or a list of dictionaries; an InputError names any other argument."""
     for number, row in enumerate(_rows(given, name), 1):
         if not isinstance(row, Mapping):
             problem = f"is a row of the type {type(row).__name__}"
@@ -371,8 +370,8 @@ def records(given: Any, name: str) -> Iterator[Record]:
 
 
 def by_text(given: Mapping[Any, Any], name: str | None = None) -> dict[str, Any]:
-    """A dictionary with its keys as texts, as a JSON object has them; an InputError refuses two that become one."""
-    # Pandas groups by a list of one column under tuples of one value.
+    """A dictionary with keys as texts, as in a JSON object; an InputError refuses two keys that become equal."""
+    # Grouping by a list of a single column, pandas makes keys tuples.
     keys = [key[0] if isinstance(key, tuple) and len(key) == 1 else key for key in given]
     found = dict(zip(map(str, keys), given.values(), strict=True))
     if len(found) < len(keys):
@@ -384,7 +383,7 @@ def by_text(given: Mapping[Any, Any], name: str | None = None) -> dict[str, Any]
 
 
 def plain(value: Any, name: str | None = None) -> Any:
-    """A value as JSON would hold it: arrays are lists, and numbers that are missing are None."""
+    """A value as JSON would hold it: arrays as lists, and missing numbers as None."""
     if isinstance(value, str | bool | int) or value is None:
         return value
     if isinstance(value, float):
@@ -420,6 +419,6 @@ def _rows(given: Any, name: str) -> Iterable[Any]:
 
 
 def _module(given: object) -> str:
-    """The library of something that may be a frame; empty where it is none."""
+    """The library of a possible frame; empty for other objects."""
     library = type(given).__module__.split(".")[0]
     return library if type(given).__name__ in ("DataFrame", "Table") else ""

@@ -1,20 +1,19 @@
-"""Tails of the mean of values from a bounded range, exact for two values and valid where most are alike; intervals
-of replicates and of proportions, and Holm's correction.
+"""Tails of the mean of values from a bounded range, exact for two values and valid if most are alike; intervals of
+replicates and of proportions, and Holm's correction.
 
-The values of n queries get random weights that sum to 1, uniform on the simplex (the Bayesian bootstrap,
-Rubin 1981), and one more value, an end of the range, is weighted with them (Gaffke 2005, "Three test
-statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative variable"; Learned-Miller &
-Thomas 2019, "A new confidence interval for the mean of a bounded random variable", arXiv 1905.06208). The
-added value stands for what the sample may have missed: values that are rare and large. For values that are
-0 or 1 the bounds are those of Clopper & Pearson (1934); for differences of -1, 0 and 1 the hypothesis of a mean
-of 0 has the p-value of the exact sign test. No distribution on the range is known for which the bounds hold too
-seldom; ``benchmarks.intervals`` has cells in which others fail. Of clusters in place of queries that is so
-where their sizes are alike or have nothing to do with the values: one that is not seen may be larger than all.
+The values of n queries get random weights that sum to 1, uniform on the simplex (the Bayesian bootstrap, Rubin 1981),
+together with one more value, an end of the range (Gaffke 2005, "Three test statistics for a nonparametric one-sided
+hypothesis on the mean of a nonnegative variable"; Learned-Miller & Thomas 2019, "A new confidence interval for the mean
+of a bounded random variable", arXiv 1905.06208). The added value stands for values that the sample may have missed:
+rare and large ones. For values that are 0 or 1 the bounds are those of Clopper & Pearson (1934); for differences of -1,
+0 and 1 the hypothesis of a mean of 0 has the p-value of the exact sign test. No known distribution on the range makes
+the bounds hold too seldom; ``benchmarks.intervals`` has cells in which others fail. For clusters in place of queries
+this assumes that their sizes are alike or unrelated to the values: an unseen cluster may be larger than all.
 
-Uniform weights are independent exponential variables E over their sum, so that the weighted mean is c or less
-where ``sum(a E) <= 0`` for ``a = values - c``. That probability is an integral over the moment generating
-function, taken through its saddle point along a path on which it neither oscillates nor cancels (Daniels 1954;
-Lugannani & Rice 1980): a tail of 1e-12 has as many right digits as one of 0.1.
+Uniform weights are independent exponential variables E over their sum, so that the weighted mean is c or less if
+``sum(a E) <= 0`` for ``a = values - c``. That probability is an integral over the moment generating function, through
+its saddle point along a path on which it neither oscillates nor cancels (Daniels 1954; Lugannani & Rice 1980): a tail
+of 1e-12 has as many right digits as a tail of 0.1.
 """
 
 from __future__ import annotations
@@ -30,19 +29,18 @@ import scipy as sp
 
 from engine.statistics.arrays import Floats
 
-# Steps of the integral. They are even at first and grow by this share later: the integrand ends as a bell where
-# many values differ from c, and as a power of 1 / u where few do. It has ended where a part is e^-36.
+# Steps of the integral. They are even at first and grow by this share later: the integrand ends as a bell if many
+# values differ from c, and as a power of 1 / u if few do. It has ended at a part of e^-36.
 _STEP = 1 / 8
 _PACE = 0.1
 _STEPS = 3600
 _AT_ONCE = 36
 _NOTHING_LEFT = 36.0
-# Iterations at most until a root is found: SciPy's.
+# Most iterations to a root: SciPy's.
 _MOST_ITERATIONS = 100
 # Tails are compared as quantiles of the normal distribution, which have ends.
 _LEAST_TAIL, _LEAST_UPPER_TAIL = 1e-300, 1e-16
-# Values that are weighted apart, and the least number of each size. More are shared out among these, each between
-# its two neighbours.
+# Most separate values, and their least number per size. Further values are shared out to their two neighbours.
 _MOST_VALUES = 256
 _LEAST_VALUES = 32
 
@@ -51,9 +49,9 @@ class Weighed(NamedTuple):
     """Distinct rows of a sample, one for a query or for a cluster of queries, and how often each occurs.
 
     Attributes:
-        sums: (v,) of the values of a row.
-        sizes: (v,) how many values that are; above 0.
-        amounts: (v,) how many rows there are of the kind; above 0, need not be whole.
+        sums: (v,) sums of a row's values.
+        sizes: (v,) number of values in a row; above 0.
+        amounts: (v,) number of rows of the kind; above 0, need not be whole.
     """
 
     sums: Floats
@@ -79,12 +77,12 @@ def lower_tail(rows: Weighed, c: float) -> float:
 def _tail(apart: Floats, amounts: Floats) -> float:
     """The probability that ``sum(apart E)``, whose mean is 0 or more, is below 0.
 
-    Of ``exp(K(s)) / -s`` for ``K(s) = -sum(amounts log(1 - s apart))``, integrated through its saddle point at
-    s < 0, along a parabola whose curvature keeps the integrand from oscillating, to third order. Where the
-    integrand grows along it, farther out, along the vertical line, on which it never does.
+    The integral of ``exp(K(s)) / -s`` for ``K(s) = -sum(amounts log(1 - s apart))``, through its saddle point at s < 0,
+    along a parabola whose curvature keeps the integrand from oscillating, to third order. If the integrand grows along
+    the parabola, farther out, along the vertical line, on which it never does.
     """
     saddle = _saddle(apart, amounts)
-    # Changes of the factors, 1 / -s the last of them, as they are along the path from there.
+    # Changes of the factors, with 1 / -s last, along the path from there.
     turned = np.append(apart / (1 - saddle * apart), -1 / saddle)
     powers = np.append(amounts, 1.0)
     second, third = (float(powers @ turned**power) for power in (2, 3))
@@ -100,7 +98,7 @@ def _tail(apart: Floats, amounts: Floats) -> float:
 def _root(
     function: Callable[[float], float], low: float, high: float, *, xtol: float, rtol: float
 ) -> float:
-    """Where a function is 0 that has different signs at both ends: SciPy's ``brentq``, slow to import (Brent 1973)."""
+    """Root of a function with different signs at both ends: SciPy's ``brentq``, slow to import (Brent 1973)."""
     before, here, across = low, high, low
     at_before, at_here = function(low), function(high)
     at_across = at_before
@@ -137,26 +135,26 @@ def _root(
 
 
 def _saddle(apart: Floats, amounts: Floats) -> float:
-    """Where ``K(s) - log(-s)`` is least, between its poles at 1 / min(apart) and 0."""
+    """The minimum of ``K(s) - log(-s)``, between its poles at 1 / min(apart) and 0."""
     pole = 1 / float(apart.min())
 
     def slope(s: float) -> float:
         return float((amounts * apart / (1 - s * apart)).sum()) - 1 / s
 
-    # Any path between the poles has the same integral; one nearby is as good as the saddle point itself.
+    # Any path between the poles has the same integral; a nearby one is as good as the saddle point itself.
     return _root(slope, pole * (1 - 1e-12), pole * 1e-12, xtol=1e-6 * -pole, rtol=1e-3)
 
 
 def _along(turned: Floats, powers: Floats, bend: float) -> float | None:
-    """The integral of ``prod((1 - z turned)^-powers)`` along ``z = i u + bend u²``; None where it grows."""
+    """The integral of ``prod((1 - z turned)^-powers)`` along ``z = i u + bend u²``; None if it grows."""
     total = 0.0
     for first in range(0, _STEPS, _AT_ONCE):
         at = (np.arange(first, first + _AT_ONCE) + 0.5) * (_STEP * _PACE)
         u, step = np.sinh(at) / _PACE, np.cosh(at) * _STEP
-        # The logarithm of the product; that of complex numbers takes several times as long.
+        # The logarithm of the product; complex logarithms take several times as long.
         ahead, aside = 1 - np.multiply.outer(bend * u**2, turned), np.multiply.outer(-u, turned)
         size = np.log(ahead**2 + aside**2) @ powers / 2
-        # What is farther out than the first of these does not count, whether or not it grows.
+        # Parts beyond the first negligible one do not count, whether or not they grow.
         ended = np.flatnonzero(size - np.log(step) > _NOTHING_LEFT)
         kept = slice(ended[0] if len(ended) else None)
         if bend and (np.diff(size[kept]) < 0).any():
@@ -174,7 +172,7 @@ def lower_bound(rows: Weighed, tail: float) -> float:
     return _lower_bound(*(column.astype(np.float64).tobytes() for column in rows), tail)
 
 
-# Tables, page and verdict ask for intervals of the same scores.
+# Tables, page and verdict request intervals of the same scores.
 @lru_cache(maxsize=1024)
 def _lower_bound(sums: bytes, sizes: bytes, amounts: bytes, tail: float) -> float:
     rows = Weighed(*map(np.frombuffer, (sums, sizes, amounts)))
@@ -191,7 +189,7 @@ def _lower_bound(sums: bytes, sizes: bytes, amounts: bytes, tail: float) -> floa
         found = lower_tail(rows, c)
         return float(sp.special.ndtri(min(max(found, _LEAST_TAIL), 1 - _LEAST_UPPER_TAIL))) - wanted
 
-    # From where a normal distribution has it, outwards to both sides.
+    # Starts from a normal distribution's bound, and searches outwards to both sides.
     guess, step = mean + wanted * deviation, 0.25 * deviation
     low, high = max(least, guess - step), min(most, guess + step)
     while low > least and excess(low) > 0:
@@ -204,12 +202,12 @@ def _lower_bound(sums: bytes, sizes: bytes, amounts: bytes, tail: float) -> floa
 
 
 def weighed(sums: Floats, sizes: Floats) -> Weighed:
-    """Rows put together that are alike. Of more than 256 kinds about that many are left, and 32 of each size.
+    """Equal rows, counted together; beyond 256 kinds about that many remain, and 32 per size.
 
-    A row between two that are left is shared out among these: the mean stays, and the spread grows by next to nothing.
+    A row between two remaining rows is shared out among them: the mean stays, and the spread hardly grows.
 
     Args:
-        sums, sizes: (r,) of the values of each row, and how many these are.
+        sums, sizes: (r,) the sums of the rows' values, and the values' numbers.
     """
     by_size = [
         (float(size), *np.unique(sums[sizes == size], return_counts=True))
@@ -227,7 +225,7 @@ def weighed(sums: Floats, sizes: Floats) -> Weighed:
 
 
 def _shared_out(found: Floats, counts: Floats, half: int) -> tuple[Floats, Floats]:
-    """Twice as many of the values found as ``half``, half of them by rank and half by size, and their amounts."""
+    """Twice as many of the values found as ``half``, one half by rank and one by size, and their amounts."""
     by_rank = found[np.linspace(0, len(found) - 1, half).round().astype(np.intp)]
     nodes = np.union1d(by_rank, np.linspace(found[0], found[-1], half))
     above = np.clip(np.searchsorted(nodes, found, side="right"), 1, len(nodes) - 1)
@@ -241,11 +239,11 @@ def _shared_out(found: Floats, counts: Floats, half: int) -> tuple[Floats, Float
 def mean_interval(
     scores: Floats, confidence: float, clusters: npt.NDArray[np.intp] | None = None
 ) -> tuple[float, float]:
-    """The interval of the mean of scores in [0, 1]; of 0 and 1 alone, that of Clopper & Pearson.
+    """The interval of the mean of scores in [0, 1]; for only 0 and 1, that of Clopper & Pearson.
 
     Args:
         scores: (n,), n >= 1.
-        clusters: (n,) the cluster of each query, from 0; then clusters are weighted in place of queries.
+        clusters: (n,) the cluster of every query, from 0; then clusters are weighted in place of queries.
     """
     sums, sizes = scores, np.ones(len(scores))
     if clusters is not None:
@@ -264,18 +262,18 @@ _LEAST_DEFINED = 0.5
 
 
 def around(estimate: float, low: float, high: float) -> tuple[float, float]:
-    """The bounds, widened to an estimate that lies beyond one; NaN where they are."""
+    """The bounds, widened to an estimate beyond them; NaN for NaN bounds."""
     return min(low, estimate), max(high, estimate)
 
 
 def interval(replicates: Floats, confidence: float) -> tuple[float, float, str]:
-    """The bounds of the percentile interval (Efron 1979), and a note on what weakens it (empty if nothing does).
+    """The bounds of the percentile interval (Efron 1979), and a note on any weakness (empty if none).
 
     Args:
-        replicates: (resamples,), NaN where a resample does not define the statistic: left out, and noted.
+        replicates: (resamples,), NaN if a resample does not define the statistic: left out, and noted.
 
     Returns:
-        NaN bounds, with the reason, where fewer than half of the replicates are defined.
+        NaN bounds, with the reason, if fewer than half of the replicates are defined.
     """
     nan = float("nan")
     defined = replicates[np.isfinite(replicates)]

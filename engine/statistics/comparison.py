@@ -23,7 +23,7 @@ from engine.statistics.methods import inverted_difference
 from engine.statistics.resampling import replicate
 from engine.tables import ANNOTATOR, MEASURE, METHOD, NOTE, QUERY_ID, RHO, RUN, TAU, VALUE, K
 
-# The cluster of each query, by its id; None where queries are independent.
+# Clusters of queries, by query id; None if queries are independent.
 Clusters = Mapping[str, int] | None
 _PLACE, _END_TO_END = "_place", "_end_to_end"
 
@@ -32,8 +32,8 @@ _PLACE, _END_TO_END = "_place", "_end_to_end"
 class Cell:
     """A ranking measure and the end-to-end score of the same queries, in the order of their ids.
 
-    Where nothing was read end to end (``label_cells``) ``k`` is None and ``y`` NaN. ``clusters`` (n,) numbers the
-    clusters of the queries from 0 without gaps; None where queries are independent.
+    ``k`` is None and ``y`` NaN without end-to-end reads (``label_cells``). ``clusters`` (n,) numbers the clusters of
+    the queries from 0 without gaps; None if queries are independent.
     """
 
     run: str
@@ -51,7 +51,7 @@ def read_cells(
 ) -> Iterator[Cell]:
     """Every (run, annotator, measure, k) that has an end-to-end score; queries matched by id."""
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
-    # A cell at a time: joined all together, the scores would be held several times.
+    # A cell at a time: a join of all would hold several copies of the scores.
     of_run = {
         run: scores.select(QUERY_ID, K, pl.col(VALUE).alias(_END_TO_END))
         for (run,), scores in downstream.group_by([RUN])
@@ -71,7 +71,7 @@ def _cell(
     known: dict[tuple[str, ...], tuple[str, ...]],
     clusters: Clusters,
 ) -> Cell:
-    """A cell; query ids of cells on the same queries are held once."""
+    """A cell; cells on the same queries share one copy of the ids."""
     frame = frame.sort(QUERY_ID)
     query_ids = tuple(frame[QUERY_ID])
     x, y = (frame[name].round(DECIMALS).to_numpy() for name in (VALUE, _END_TO_END))
@@ -89,7 +89,7 @@ def _by_cell(query_scores: pl.DataFrame) -> Iterator[tuple[tuple[str, str, str],
 
 
 def label_cells(query_scores: pl.DataFrame, clusters: Clusters = None) -> Iterator[Cell]:
-    """Every (run, annotator, measure), where nothing was read end to end."""
+    """Every (run, annotator, measure), without end-to-end reads."""
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
     for names, frame in _by_cell(query_scores):
         unread = frame.with_columns(pl.lit(math.nan).alias(_END_TO_END))
@@ -97,12 +97,12 @@ def label_cells(query_scores: pl.DataFrame, clusters: Clusters = None) -> Iterat
 
 
 def clusters_of(clusters: pl.DataFrame, by: str | None) -> Clusters:
-    """The cluster of each query (``tables.CLUSTERS``), by id; None where ``by`` says to take queries as independent."""
+    """Clusters of queries (``tables.CLUSTERS``), by id; None if ``by`` declares queries independent."""
     return dict(clusters.select(QUERY_ID, tables.CLUSTER).iter_rows()) or None if by else None
 
 
 def numbered(query_ids: Iterable[str], clusters: Clusters) -> Ints | None:
-    """The cluster of each query, numbered from 0 without gaps."""
+    """Cluster numbers of queries, from 0 without gaps."""
     if clusters is None:
         return None
     codes = np.array([clusters[query_id] for query_id in query_ids], dtype=np.intp)
@@ -110,13 +110,13 @@ def numbered(query_ids: Iterable[str], clusters: Clusters) -> Ints | None:
 
 
 def on_shared_queries(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells on the queries that all of them have; empty where there is no such query."""
+    """The cells on the queries common to all; empty without such a query."""
     shared = sorted(set.intersection(*(set(cell.query_ids) for cell in cells)))
     return [only(cell, shared) for cell in cells] if shared else []
 
 
 def only(cell: Cell, query_ids: Sequence[str]) -> Cell:
-    """The cell on some of its queries, given in their order."""
+    """The cell on some of its queries, in their order."""
     wanted = set(query_ids)
     keep = np.array([query_id in wanted for query_id in cell.query_ids], dtype=bool)
     codes = cell.clusters
@@ -125,7 +125,7 @@ def only(cell: Cell, query_ids: Sequence[str]) -> Cell:
     return replace(cell, query_ids=tuple(query_ids), x=cell.x[keep], y=cell.y[keep], clusters=codes)
 
 
-# What a difference's interval and p-value come from.
+# Source of a difference's interval and p-value.
 PERMUTATION = "permutation"
 STUDENTIZED = "studentized"
 INVERTED = "inverted"
@@ -134,10 +134,10 @@ Comparable = Callable[[str, str], bool]
 
 
 def reachable_p(tests: int, bootstrap: Bootstrap) -> tuple[float, int]:
-    """What permutations can show of so many tests, at best, after Holm's correction for all of them.
+    """The best result that permutations can show in so many tests, after Holm's correction for all.
 
     Returns:
-        the least p-value, and how many permutations would let one reach the level of the intervals.
+        the least p-value, and the number of permutations with which a p-value could reach the level of the intervals.
     """
     least = min(1.0, tests / (bootstrap.resamples + 1))
     return least, math.ceil(tests / (1 - bootstrap.confidence))
@@ -145,7 +145,7 @@ def reachable_p(tests: int, bootstrap: Bootstrap) -> tuple[float, int]:
 
 @dataclass(frozen=True)
 class Correlated:
-    """A cell's correlation, and tau and rho without each query or cluster, (2, n), where intervals are made."""
+    """A cell's correlation, and tau and rho without each query or cluster, (2, n), if intervals are computed."""
 
     correlation: Correlation
     without: Floats | None
@@ -154,7 +154,7 @@ class Correlated:
 def correlate_cells(
     cells: Sequence[Cell], bootstrap: Bootstrap, *, intervals: bool = True
 ) -> list[Correlated]:
-    """Correlate every cell; cells on the same queries are resampled together, where ``intervals`` are wanted."""
+    """Correlate every cell; with ``intervals``, cells on the same queries are resampled together."""
     together: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for position, cell in enumerate(cells):
         together[cell.query_ids].append(position)
@@ -164,7 +164,7 @@ def correlate_cells(
         columns = {column.tobytes(): column for cell in of_queries for column in (cell.x, cell.y)}
         places = {
             content: place for place, content in enumerate(columns)
-        }  # equal ones are held once
+        }  # equal ones share memory
         replicates = replicate(
             np.stack(list(columns.values())),
             [(places[cell.x.tobytes()], places[cell.y.tobytes()]) for cell in of_queries],
@@ -195,13 +195,13 @@ def compare_cells(
 ) -> pl.DataFrame:
     """The comparisons table: every two cells that differ only in the annotator or only in the run.
 
-    Intervals and p-values are studentized where these hold, else from permutations of the outcomes, or the interval
-    from inverting a test; ``method`` names which, and ``note`` the reason for none (``difference_tests``).
-    ``tau_p_holm`` and ``rho_p_holm`` are corrected within three families, each statistic separately: the first annotator
-    against every rival, for which comparisons are made; the rivals among themselves; and the runs.
+    Intervals and p-values are studentized if these hold, else from permutations of the outcomes, or the interval from
+    inverting a test; ``method`` names the source, and ``note`` the reason for none (``difference_tests``).
+    ``tau_p_holm`` and ``rho_p_holm`` are corrected within three families, separately by statistic: the first annotator
+    against every rival, the purpose of comparisons; the rivals among themselves; and the runs.
 
     Args:
-        cells: what is compared, the first annotator's first.
+        cells: the cells to compare, the first annotator's first.
         comparable: which measures of two annotators are compared within a run; between runs, a measure with itself.
     """
     pairs_compared = [
@@ -258,8 +258,8 @@ def _are_compared(first: Cell, second: Cell, comparable: Comparable) -> bool:
 def _by_shared_queries(
     cells: Sequence[Cell], pairs: Sequence[tuple[int, int]]
 ) -> dict[tuple[str, ...], list[tuple[int, int]]]:
-    """The pairs by the queries that both cells have: what is resampled together."""
-    # Few distinct sets of queries, in many cells: each two are intersected once.
+    """The pairs by the queries that both cells have, for joint resampling."""
+    # Few distinct sets of queries, in many cells: intersect every two sets once.
     shared: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
     groups: dict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
     for a, b in pairs:
@@ -334,16 +334,16 @@ def _studentized(
 def with_intervals(
     scores: list[tuple[Floats, Floats]], found: Sequence[DifferenceTest], bootstrap: Bootstrap
 ) -> tuple[Sequence[DifferenceTest], str, str]:
-    """Tests by permutation, with inverted intervals where their own do not hold.
+    """Tests by permutation, with inverted intervals if their own do not hold.
 
-    An inverted interval holds 0 at least where p is above 1 - confidence.
+    An inverted interval holds 0 at least if p is above 1 - confidence.
 
     Args:
-        scores: measure and outcome of both correlations, each of shape (n,).
-        found: what the permutations say of tau and of rho.
+        scores: measure and outcome of both correlations, all of shape (n,).
+        found: permutation tests of tau and of rho.
 
     Returns:
-        The tests, what their intervals come from, and why there are none.
+        The tests, the source of their intervals, and the reason for missing intervals.
     """
     if not (reason := difference_tests.without_interval(scores, found)):
         return found, PERMUTATION, ""

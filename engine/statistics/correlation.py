@@ -1,7 +1,7 @@
-"""Kendall's tau-b and Spearman's rho of two scores, with intervals over queries, and what their margins allow.
+"""Kendall's tau-b and Spearman's rho of two scores, with intervals over queries, and limits set by their margins.
 
-Of queries in clusters that share an article only the clusters are independent: these are left out one at a time, and
-resampled. Where few have what the interval rests on, tables of as many independent queries are drawn as tell as much.
+If queries form clusters that share an article, only the clusters are independent: they are left out one at a time, and
+resampled. If too few carry an interval's information, tables have the equivalent number of independent queries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.statistics.difference_tests import DifferenceTest
 from engine.statistics.methods import Method, Side, inverted, method_for, side, studentized
 from engine.statistics.resampling import Replicates
 
-# Values without each cluster that differ by less are equal but for rounding.
+# Leave-one-cluster-out values that differ by less are equal but for rounding.
 _NO_SPREAD = 1e-12
 
 
@@ -34,15 +34,15 @@ def clusters_with_rarer(one: Side, clusters: Ints) -> Mask:
 
 
 def method_by_cluster(x: Side, y: Side, clusters: Ints) -> tuple[Method | None, str]:
-    """``method_for`` of queries in clusters.
+    """``method_for`` for queries in clusters.
 
-    - ``inverted``: where that would be used without clusters, or fewer than ten clusters have a rarer
+    - ``inverted``: if the choice without clusters, or if fewer than ten clusters have a rarer
       value of some side, and the table is small enough.
     - ``studentized``: fewer than 50 clusters have a rarer value of some side.
     - ``percentile`` (of resampled clusters), elsewhere.
 
     Args:
-        clusters: (n,) of each query, numbered from 0 without gaps.
+        clusters: (n,) per query, numbered from 0 without gaps.
     """
     count = int(clusters.max()) + 1
     if count < methods.LEAST_QUERIES:
@@ -62,7 +62,7 @@ def method_by_cluster(x: Side, y: Side, clusters: Ints) -> tuple[Method | None, 
 
 
 def independent_queries(x: Floats, y: Floats, clusters: Ints, *, confidence: float) -> int:
-    """How many independent queries vary the correlation of x and y as much as these do, and are known as well.
+    """The number of independent queries whose correlation of x and y would be as variable, and as uncertain, as here.
 
     n / (1 + (m - 1) r_x r_y), where m is the mean size of a query's cluster, and r_x and r_y are the intraclass
     correlations of the ranks: the design effect (Kish 1965) of the mean of products of two independent scores. Few
@@ -80,7 +80,7 @@ def independent_queries(x: Floats, y: Floats, clusters: Ints, *, confidence: flo
 
 
 def intraclass(score: Floats, clusters: Ints) -> float:
-    """The intraclass correlation by the analysis of variance, in [0, 1]; 1 if nothing varies, 0 of clusters of one."""
+    """The intraclass correlation by the analysis of variance, in [0, 1]; 1 if nothing varies, 0 for clusters of size 1."""
     sizes = np.bincount(clusters).astype(np.float64)
     n, count = len(score), len(sizes)
     if count in (1, n):
@@ -110,13 +110,13 @@ def from_jackknife(
     """The studentized interval of a correlation, or of a difference, and the test that it inverts.
 
     Args:
-        without: (clusters,) the estimate without each, or (n,) without each query where ``clusters`` is None.
-        sides: the scores that it is made of, each (n,).
-        scale: how far it can go from 0: 1 for a correlation, 2 for a difference.
+        without: (clusters,) the estimate without each cluster, or (n,) without each query if ``clusters`` is None.
+        sides: the scores in the estimate, all of shape (n,).
+        scale: largest distance from 0: 1 for a correlation, 2 for a difference.
 
     Returns:
-        NaN where without some query or cluster a side is constant, or the estimate is the same without any;
-        a difference of 0 throughout is one of 0.
+        NaN if a side is constant without some query or cluster, or the estimate is the same without any; a difference
+        of 0 throughout has an interval of 0.
     """
     if not np.isfinite(without).all() or float(np.ptp(without)) < _NO_SPREAD:
         same = scale == 2 and float(np.abs(without).max()) < _NO_SPREAD
@@ -129,7 +129,7 @@ def from_jackknife(
 
 
 def incomparable(pairs: Sequence[tuple[Floats, Floats]], clusters: Ints) -> str:
-    """Why correlations of queries in clusters cannot be compared; or nothing."""
+    """Why correlations of queries in clusters cannot be compared; empty if they can."""
     fewest = min(
         int(clusters_with_rarer(side(one), clusters).sum()) for pair in pairs for one in pair
     )
@@ -144,8 +144,7 @@ def incomparable(pairs: Sequence[tuple[Floats, Floats]], clusters: Ints) -> str:
     return ""
 
 
-# Decimals at which scores are compared: sums of the same labels in another order differ in the last
-# bits, and must not rank.
+# Decimals for comparing scores: sums of the same labels in another order differ in the last bits, and must not rank.
 DECIMALS = 12
 # Fewer cannot hold the tails of an interval.
 LEAST_RESAMPLES = 100
@@ -153,21 +152,21 @@ LEAST_RESAMPLES = 100
 
 @dataclass(frozen=True)
 class Bootstrap(Checked):
-    """How intervals and p-values are made.
+    """Settings of intervals and p-values.
 
     Attributes:
         resamples: Bootstrap resamples of each interval, 100 or more; 0 for no intervals.
         confidence: Level of the intervals, between 0 and 1.
         seed: Seed of the resamples, and of all other random draws; 0 or more.
         threads: that resample; None for all cores. Changes no figure.
-        cluster: What queries are clustered by, where they are not independent: a column of the queries file,
-            or article for the gold article. By default queries are taken as independent.
-        until: Read queries in an order drawn by the seed, and stop at what is named: verdict, as soon as every two runs
-            differ significantly. Differences of runs then have confidence sequences, other figures no intervals.
-        lists: Share of the queries whose whole lists are read, or how many these are, drawn by the seed; end-to-end means
-            are estimated for all queries from these and the labels of all.
-        width: In the place of lists: as many as it takes until the interval of every difference of two runs, or of the mean
-            of one run, reaches so far to either side at most; between 0 and 1.
+        cluster: Clusters of dependent queries: a column of the queries file, or article for the gold article. By
+            default queries are taken as independent.
+        until: Read queries in an order drawn by the seed, and stop at the named event: verdict, as soon as every two
+            runs differ significantly. Differences of runs then have confidence sequences, other figures no intervals.
+        lists: Share of the queries whose whole lists are read, or how many these are, drawn by the seed; end-to-end
+            means are estimated for all queries from these and the labels of all.
+        width: In place of lists: as many as it takes until the interval of every difference of two runs, or of a single
+            run's mean, reaches so far to either side at most; between 0 and 1.
 
     Raises:
         InputError: a value out of range.
@@ -205,12 +204,12 @@ class Bootstrap(Checked):
 
     @property
     def samples(self) -> bool:
-        """Whether whole lists may be read of some queries alone."""
+        """Whether only some queries may have their whole lists read."""
         return bool(self.lists or self.width)
 
     @property
     def of_fixed_n(self) -> Bootstrap:
-        """For figures whose intervals do not hold where the figures themselves decide how many queries there are."""
+        """These settings for figures with invalid intervals if the figures themselves determine the number of queries."""
         return replace(self, resamples=0, until=None) if self.until else self
 
 
@@ -218,8 +217,8 @@ class Bootstrap(Checked):
 class Correlation:
     """A correlation with its interval.
 
-    ``tau``, ``rho`` in [-1, 1]; NaN where undefined, with the reason in ``note``. Interval bounds are NaN where none was
-    asked for or none holds (``note``); ``method`` made them (``methods``), empty without.
+    ``tau``, ``rho`` in [-1, 1]; NaN where undefined, with the reason in ``note``. Interval bounds are NaN if not
+    requested or not valid (``note``); ``method`` names their method (``methods``), empty without bounds.
     """
 
     n: int
@@ -241,7 +240,7 @@ def describe(
     bootstrap: Bootstrap,
     clusters: Ints | None = None,
 ) -> Correlation:
-    """The correlation of one pair of columns, from their replicates; of queries, or of clusters of these."""
+    """The correlation of a pair of columns, from its replicates over queries, or over clusters."""
     n = len(x)
     if note := undefined(x, y):
         return Correlation(n=n, note=note)
@@ -285,7 +284,7 @@ def method_of(x: Side, y: Side, clusters: Ints | None) -> tuple[Method | None, s
 
 
 def undefined(x: Floats, y: Floats) -> str:
-    """Why no correlation of x (the measure) and y (the end-to-end score) is defined; or nothing."""
+    """Why no correlation of x (the measure) and y (the end-to-end score) is defined; empty if it is."""
     if len(x) < 2:
         return "undefined: fewer than two queries"
     constant = [
@@ -298,16 +297,16 @@ def undefined(x: Floats, y: Floats) -> str:
 
 @dataclass(frozen=True)
 class Margins:
-    """A measure beside an end-to-end score, and what the values that each of them has allow.
+    """A measure beside an end-to-end score, and the limits that their values set.
 
     Attributes:
-        auc: share of the pairs of a right and a wrong query in which the measure is higher for the right
-            one, ties counting half: the area under the ROC curve, and (1 + d) / 2 for Somers' d of the
-            measure given the score. In [0, 1]; NaN unless the scores are 0 and 1, with both among them.
-        tau_min, tau_max: the least and the greatest tau-b of these values of the measure with these scores,
-            were they assigned to queries in any way. NaN where tau is undefined.
-        tau_reached: tau as a share of the farthest that it could go: of ``tau_max`` from 0 on, of
-            ``tau_min`` below, with tau's sign. In [-1, 1]; NaN where tau is undefined.
+        auc: share of the pairs of a right and a wrong query in which the measure is higher for the right one, ties
+            counting half: the area under the ROC curve, and (1 + d) / 2 for Somers' d of the measure given the score.
+            In [0, 1]; NaN unless the scores are 0 and 1, and both occur.
+        tau_min, tau_max: the least and the greatest tau-b of the measure's values with these scores, over all
+        assignments to queries. NaN where tau is undefined.
+        tau_reached: tau as a share of its limit in the same direction: ``tau_max`` from 0 on, ``tau_min`` below, with
+            tau's sign. In [-1, 1]; NaN where tau is undefined.
     """
 
     auc: float
@@ -317,11 +316,11 @@ class Margins:
 
 
 def margins(x: Floats, y: Floats, tau: float) -> Margins:
-    """What the values of a measure (x) and of the end-to-end score (y) allow.
+    """The limits set by the values of a measure (x) and of the end-to-end score (y).
 
-    tau-b is greatest where both are sorted the same way, and least where one is reversed: exchanging the scores of two
-    queries never adds to its numerator there, and leaves its denominator alone. With ties in other places on both
-    sides that is less than 1: few right answers and few misses cannot agree, however good the measure is.
+    tau-b is greatest if both are sorted the same way, and least if one is reversed: then exchanging the scores of two
+    queries never adds to its numerator, and leaves its denominator alone. With ties in other places on both sides the
+    maximum is less than 1: few right answers and few misses cannot agree, however good the measure is.
 
     Args:
         x, y: shape (n,), finite.
@@ -361,5 +360,5 @@ def _farthest(x: Floats, y: Floats) -> float:
 
 
 def _pairs(sizes: npt.NDArray[np.int64]) -> int:
-    """The number of pairs within groups of these sizes."""
+    """The number of pairs within groups of given sizes."""
     return int((sizes.astype(np.int64) * (sizes.astype(np.int64) - 1) // 2).sum())

@@ -1,18 +1,18 @@
-"""Tests and intervals of the difference of two correlations where few queries decide: by permutation.
+"""Permutation tests and intervals for the difference of two correlations if few queries decide.
 
-A share of bootstrap resamples beyond 0 is a valid p-value only where every combination of values has enough queries:
-with three right answers in 64, which resamples repeat, it rejects a true hypothesis several times too often. Here the
-difference is divided by its standard error, and the chance distribution of the quotient is that of permuted outcomes:
+A share of bootstrap resamples beyond 0 is a valid p-value only if every combination of values has enough queries: with
+three right answers in 64, which resamples repeat, it rejects a true hypothesis several times too often. Here the
+difference is divided by its standard error, and permuted outcomes give the chance distribution of the quotient:
 
 - The standard error is the infinitesimal jackknife's: the root of the sum of the squared influences of the queries on
   the difference (Efron 1982, The Jackknife, the Bootstrap and Other Resampling Plans, chapter 6).
-- Under a permutation the queries keep their two measure scores, and the outcomes are dealt out anew. The test is exact
-  at any number of queries if the outcomes are independent of both measures. Where both correlations are equal and not
-  0, the quotient has the same limiting distribution, since it is divided by the standard error (Janssen 1997;
-  Chung & Romano 2013; for correlations DiCiccio & Romano 2017).
-- With fewer than 15 right (or wrong) answers, measure scores that are spread more widely among these few would still be
-  taken for a difference: there the p-value is the larger of the permutation's and that of Student's t, as in the test
-  of Brunner & Munzel (2000; ``methods.standard_error``).
+- Under a permutation the queries keep their two measure scores, and the outcomes are shuffled. The test is exact at any
+  number of queries if the outcomes are independent of both measures. If both correlations are equal and not 0, the
+  quotient has the same limiting distribution, since it is divided by the standard error (Janssen 1997; Chung & Romano
+  2013; for correlations DiCiccio & Romano 2017).
+- With fewer than 15 right (or wrong) answers, a wider spread of measure scores among these few would still look like a
+  difference: then the p-value is the larger of the permutation's and that of Student's t, as in the test of Brunner &
+  Munzel (2000; ``methods.standard_error``).
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from engine.statistics.resampling import for_each_block_of_orders
 # Differences and standard errors below these are rounding errors of 0. Both are of the order of 1 / n.
 _NO_DIFFERENCE = 1e-12
 _NO_ERROR = 1e-9
-# Quotients that differ by less than this share are equal: sums were taken in another order.
+# Quotients that differ by less than this share are equal: the order of their sums differs.
 _ROUNDING = 1e-9
-# What the rules below were chosen by: benchmarks/intervals.py.
-# With fewer queries expected in the rarest combination of values, the jackknife rejects too often.
+# benchmarks/intervals.py justifies the rules below. With fewer queries expected in the rarest combination of values,
+# the jackknife rejects too often.
 _LEAST_EXPECTED = 50
-# With fewer expected there, and that in both measures, no symmetric interval holds.
+# With fewer expected there, in both measures, no symmetric interval holds.
 _LEAST_FOR_INTERVAL = 5
-# With fewer queries of the rarer outcome than this, a permutation cannot show that they are spread more
-# widely than the others, so Student's t sets a floor; and with fewer than the least, neither can it.
+# With fewer queries of the rarer outcome, a permutation cannot detect that they are spread more widely than the others,
+# so Student's t sets a floor; with fewer than the least number, neither can.
 _FEW_OF_AN_OUTCOME = 15
 LEAST_OF_AN_OUTCOME = 3
-# Of the others' variance, what is added to that of few queries. Without it right answers that one of the measures
-# spreads twice as widely pass for a difference in 6% to 10% of samples.
+# Share of the others' variance added to the variance of few queries. Otherwise right answers that one measure spreads
+# twice as widely as the other pass for a difference in 6% to 10% of samples.
 _AS_THE_OTHERS = 0.15
-# Work of a permutation, in steps of about 10 ns: of n queries n times 8, and with more than two values on
-# both sides, n times the values of the side that has fewer beside. Within the first limit (4 s on one thread)
-# as many are drawn as there are resamples; beyond the second not even the least number ends in 40 s.
+# Work of a permutation, in steps of about 10 ns: for n queries 8 n, plus, with more than two values on both sides, n
+# times the lesser number of values. Within the first limit (4 s on one thread) permutations are as many as resamples;
+# beyond the second not even the least number ends in 40 s.
 _STEPS = 8
 _WORK = 4e8
 _LEAST_PERMUTATIONS = 999
@@ -59,7 +59,7 @@ class Side:
     """One score of n queries, prepared for permutations.
 
     Attributes:
-        codes: (n,) rank of each query's value among the v distinct values.
+        codes: (n,) rank of every query's value among the v distinct values.
         order: (n,) queries by value.
         ends: (v,) the last place of each value in ``order``.
         ranks: (n,) queries below less queries above.
@@ -91,7 +91,7 @@ def prepare(score: Floats) -> Side:
     free = (n**2 - float((counts.astype(np.float64) ** 2).sum())) / 2
     amounts = counts * by_value
     spread = float(amounts @ by_value)
-    # A query l of more weight moves the rank of every other by the sign of its distance from l.
+    # More weight on a query l moves the rank of every other by the sign of its distance from l.
     moved = amounts.sum() - 2 * np.cumsum(amounts) + amounts
     return Side(
         codes=codes,
@@ -119,7 +119,7 @@ def influences(pair: Pair, orders: Ints) -> tuple[Floats, Floats]:
     The influence of a query is the derivative with respect to its weight, at weights of 1; influences sum to 0.
 
     Args:
-        orders: (B, n) query i is given the outcome of query ``orders[b, i]``.
+        orders: (B, n) query i gets the outcome of query ``orders[b, i]``.
 
     Returns:
         tau and rho (2, B); influences (2, B, n).
@@ -127,7 +127,7 @@ def influences(pair: Pair, orders: Ints) -> tuple[Floats, Floats]:
     x, y = pair.x, pair.y
     n = orders.shape[1]
     net = _net_concordance(x, y, orders)
-    score = net.sum(axis=1, keepdims=True) / 2  # each two queries stand twice in it
+    score = net.sum(axis=1, keepdims=True) / 2  # it counts every two queries twice
     if min(x.values, y.values) == 2:
         # The greater of two values ranks at the number of queries with the smaller, and the reverse.
         shared, of_shared = n * score, n * net + score
@@ -156,14 +156,14 @@ def influences(pair: Pair, orders: Ints) -> tuple[Floats, Floats]:
 
 
 def _net_concordance(x: Side, y: Side, orders: Ints) -> Floats:
-    """(B, n) of each query: queries concordant with it less discordant ones, outcomes permuted."""
+    """(B, n) per query: its concordant queries less its discordant ones, outcomes permuted."""
     if x.values < y.values:
         return np.take_along_axis(_net_by_value(y, x, np.argsort(orders, axis=1)), orders, axis=1)
     return _net_by_value(x, y, orders)
 
 
 def _net_by_value(fixed: Side, dealt: Side, orders: Ints) -> Floats:
-    """The same, one value of the side that is dealt out at a time: the side with fewer values."""
+    """The same, one value of the permuted side at a time: the side with fewer values."""
     codes = dealt.codes[orders]
     if dealt.values == 2:
         greater = codes.astype(np.float64)
@@ -174,14 +174,14 @@ def _net_by_value(fixed: Side, dealt: Side, orders: Ints) -> Floats:
     for value in range(dealt.values):
         equal = (codes == value).astype(np.float64)
         own = _against(fixed, equal)
-        # Against those of smaller values, less against those of greater ones.
+        # Against smaller values, less against greater ones.
         net += equal * (2 * below + own - fixed.ranks)
         below += own
     return net
 
 
 def _against(side: Side, amounts: Floats) -> Floats:
-    """(B, n) of each query: the amounts of queries with a smaller value less those with a greater one."""
+    """(B, n) per query: amounts of queries with a smaller value less amounts with a greater one."""
     upto = np.cumsum(np.take(amounts, side.order, axis=1), axis=1)
     total = upto[:, -1:]
     if side.values < len(side.codes):
@@ -200,7 +200,7 @@ def studentized(first: Pair, second: Pair, orders: Ints) -> tuple[Floats, Floats
 
 
 def quotients(differences: Floats, errors: Floats) -> Floats:
-    """Differences by their standard errors; infinite where there is a difference without any error."""
+    """Differences by their standard errors; infinite for a difference without any error."""
     there = np.abs(differences) > _NO_DIFFERENCE
     certain = errors < _NO_ERROR
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -210,12 +210,12 @@ def quotients(differences: Floats, errors: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class DifferenceTest:
-    """What the permutations say about the difference of two correlations.
+    """Result of the permutation test of a difference of two correlations.
 
     Attributes:
         p: two-sided, of the hypothesis that both are equal; in (0, 1].
-        low, high: the interval; 0 is outside just where p is at most 1 - confidence. NaN where the
-            standard error is 0 on the sample or on more than a share of 1 - confidence of the permutations.
+        low, high: the interval; 0 is outside just if p is at most 1 - confidence. NaN if the standard error is 0 on the
+        sample or on more than a share of 1 - confidence of the permutations.
     """
 
     p: float
@@ -231,7 +231,7 @@ def difference_test(
     confidence: float,
     floor: tuple[float, float] | None = None,
 ) -> DifferenceTest:
-    """The test of one difference, from its quotient and those under permutation.
+    """The test of a single difference, from its quotient and those under permutation.
 
     p = (1 + r) / (1 + B), where r of B permuted quotients are at least as far from 0 as the observed one. The interval
     is the difference plus or minus the quantile of their absolute values times the standard error, cut at -2 and 2.
@@ -239,8 +239,8 @@ def difference_test(
     Args:
         difference, error: on the sample; the standard error is 0 or more.
         permuted: (B,) quotients.
-        floor: another standard error and the degrees of freedom of its t-distribution, whose p-value and
-            interval are used where they are larger; None to use the permutations alone.
+        floor: another standard error and the degrees of freedom of its t-distribution, whose p-value and interval apply
+            if larger; None for only the permutations.
     """
     observed = abs(float(quotients(np.array(difference), np.array(error))))
     distances = np.sort(np.abs(permuted))
@@ -252,7 +252,7 @@ def difference_test(
         distance = abs(float(quotients(np.array(difference), np.array(floor[0]))))
         p = max(p, 2 * float(sp.special.stdtr(floor[1], -distance)))
         least = floor[0] * float(sp.special.stdtrit(floor[1], (1 + confidence) / 2))
-    # The greatest number of permuted quotients that may be as far as one outside of the interval.
+    # The greatest number of permuted quotients that may be as extreme as a quotient outside of the interval.
     allowed = math.floor((1 - confidence) * (1 + resamples) + _ROUNDING) - 1
     if allowed < 0:
         return DifferenceTest(p)
@@ -264,19 +264,19 @@ def difference_test(
 
 
 def enough_for_jackknife(pairs: Sequence[tuple[Floats, Floats]]) -> bool:
-    """Whether studentized intervals and p-values hold for the difference of these correlations.
+    """Whether studentized intervals and p-values hold for the difference of the pairs' correlations.
 
-    They do with 50 queries or more in the rarest combination of values, were both sides independent: the queries
-    without the measure's most frequent value, times those without the outcome's, by all queries.
+    They do with 50 or more queries in the rarest combination of values, if the sides were independent: the queries
+    without the measure's most frequent value, times the queries without the outcome's, by all queries.
 
     Args:
-        pairs: measure and outcome of each correlation, each of shape (n,).
+        pairs: measure and outcome per correlation, all of shape (n,).
     """
     return all(side(x).amount * side(y).amount >= _LEAST_EXPECTED * len(x) for x, y in pairs)
 
 
 def untestable(pairs: Sequence[tuple[Floats, Floats]]) -> str:
-    """Why permutations cannot compare the correlations of these pairs; or nothing."""
+    """Why permutations cannot compare the correlations of these pairs; empty if they can."""
     fewest = min(side(y).amount for _, y in pairs)
     if fewest < LEAST_OF_AN_OUTCOME:
         return (
@@ -294,10 +294,10 @@ def untestable(pairs: Sequence[tuple[Floats, Floats]]) -> str:
 def without_interval(
     pairs: Sequence[tuple[Floats, Floats]], tests: Sequence[DifferenceTest]
 ) -> str:
-    """Why the permutations give no interval that holds; or nothing.
+    """Why the permutations give no valid interval; empty if they do.
 
-    Where both measures are nearly constant, the difference rests on a handful of queries that differ
-    from the rest on both sides. Often the sample has none of them, and then its standard error is far too small.
+    If both measures are nearly constant, the difference rests on a handful of queries that differ from the rest on both
+    sides. Often the sample has no such query, and then its standard error is far too small.
     """
     if any(math.isnan(test.low) for test in tests):
         return "no interval: the standard error of the difference is 0"
@@ -314,7 +314,7 @@ def without_interval(
 
 
 def permutations_for(pairs: Sequence[tuple[Floats, Floats]], resamples: int) -> int:
-    """How many permutations to draw: as many as resamples, or what a limit of work leaves, 999 or more."""
+    """Number of permutations: as many as resamples, or as a limit of work allows, 999 or more."""
     return min(resamples, max(_LEAST_PERMUTATIONS, int(_WORK / _work(pairs))))
 
 
@@ -334,7 +334,7 @@ def permutation_test(
 ) -> tuple[DifferenceTest, DifferenceTest]:
     """Test that two correlations over the same n queries are equal, by tau-b and by rho.
 
-    The outcomes of ``first`` and of ``second`` (the same, or those of two runs) are permuted together, once or more.
+    The outcomes of ``first`` and of ``second`` (shared, or of two runs) are permuted together, in one or more orders.
     """
     n = len(first.x.codes)
     permuted = np.empty((2, permutations))

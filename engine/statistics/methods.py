@@ -1,17 +1,16 @@
-"""Methods of the interval of a correlation, and which one makes it: that depends on how thin the data are.
+"""Methods for the interval of a correlation, and the choice among them, which depends on how thin the data are.
 
 The limits are from simulations (``benchmarks.intervals``): under each method 95% intervals hold the true value in 93%
-of the samples or more, also where few answers are right or nearly all lists succeed.
+of the samples or more, also if few answers are right or nearly all lists succeed.
 
-Where one side is nearly constant, few queries can show any association, and often none of them does:
-resampling cannot draw what the sample lacks, so its intervals are far too narrow. Here a value of tau
-belongs to the interval if the sample is not a surprise under it. What is assumed under a value is the
-most likely distribution over the table of the two sides' values that has this tau: the profile of the
-multinomial likelihood, which gives weight to empty cells as well and lets the margins move. How
-surprising the sample is comes from samples drawn from that distribution (an approximate test whose
-nuisance parameters are estimated under the hypothesis: Lloyd 2008; DiCiccio & Romano 1990,
-section 4). Of two correlations of the same queries the difference is treated in the same way, over the table
-of both measures and the outcome, or the outcomes, together.
+If one side is nearly constant, few queries can show any association, and samples often have no such query: resampling
+cannot draw queries that the sample lacks, so its intervals are far too narrow. Here a value of tau belongs to the
+interval if the sample is plausible under it. The assumed distribution under a value is the most likely distribution
+over the table of the two sides' values that has this tau: the profile of the multinomial likelihood, which gives weight
+to empty cells as well and lets the margins move. Samples drawn from that distribution show how surprising the sample is
+(an approximate test whose nuisance parameters are estimated under the hypothesis: Lloyd 2008; DiCiccio & Romano 1990,
+section 4). The difference of two correlations on the same queries is treated in the same way, over the table of both
+measures and the outcome, or the outcomes, together.
 """
 
 from __future__ import annotations
@@ -28,32 +27,32 @@ import scipy as sp
 
 from engine.statistics.arrays import Floats, Mask
 
-# Of tau and of rho: (low, high).
+# Bounds of tau and of rho: (low, high).
 Bounds = tuple[tuple[float, float], tuple[float, float]]
-# The axes that a table is summed over for each correlation: one, or two whose difference is meant.
+# The axes to sum out of a table for each correlation: one, or two for a difference.
 Parts = tuple[tuple[int, ...], ...]
 _ONE: Parts = ((),)
-# Tables of two measures and their outcome, and of two measures and the outcome of each.
+# Tables of two measures and their outcome, and of two measures with an outcome each.
 _SAME_OUTCOME: Parts = ((1,), (0,))
 _OWN_OUTCOMES: Parts = ((1, 3), (0, 2))
 
 # Cells beyond which drawing tables takes too long.
 MOST_CELLS = 5_000
-# Tables drawn at each step: as many as asked for, fewer where tables are large.
+# Least number of tables per step: large tables get fewer than requested.
 _LEAST_DRAWS = 400
 _MOST_DRAWN_CELLS = 250_000
 # Queries' worth of weight spread over the table as under independence, so that no cell is impossible.
 _SPREAD = 0.1
 # Beyond this a table is nearly all on its diagonal, and the bound is 1.
 _EDGE = 0.985
-# What normal quantiles are multiplied by where intervals would hold in 90% to 93% of some samples: those of
-# differences, and where more than half of the sparsest side's rarer queries have a value that no other has (F1
-# that is mostly 0), which says little about where others would lie.
+# Factor on normal quantiles if intervals would otherwise hold in only 90% to 93% of some samples: for differences, and
+# if more than half of the sparsest side's rarer queries have unique values (such as F1 that is mostly 0), which say
+# little about others.
 _WIDER = 1.1
 # Least and greatest step along tau, in standard errors.
 _STEPS = (0.25, 1.0)
 _MOST_STEPS = 100
-# Cells of drawn tables that are held at a time.
+# Cells of drawn tables in memory at a time.
 _HELD = 2**17
 # Decimals at which drawn statistics equal the observed one.
 _DECIMALS = 10
@@ -61,7 +60,7 @@ _DECIMALS = 10
 
 @dataclass(frozen=True)
 class _Sample:
-    """A table of n queries: the shares of its cells, none of them 0, and (2,) the statistic ``parts`` of tau and of rho."""
+    """A table of n queries: its cells' shares, all positive, and (2,) the statistic ``parts`` for tau and rho."""
 
     shares: Floats
     parts: Parts
@@ -74,16 +73,15 @@ def inverted(
 ) -> Bounds:
     """The intervals of tau-b and rho of two scores of the same n queries.
 
-    Both come from one path through the tables, on which tau moves away from the sample's in steps of up
-    to a standard error; where a one-sided mid-p-value passes (1 - confidence) / 2 is interpolated
-    on the scale of normal quantiles. Tables that leave a side constant are not counted. A bound that is
-    not reached is -1 or 1.
+    Both come from one path through the tables, on which tau moves away from the sample's in steps of up to a standard
+    error; the crossing of the one-sided mid-p-value with (1 - confidence) / 2 is interpolated on the scale of normal
+    quantiles. Tables that leave a side constant are not counted. A bound that is not reached is -1 or 1.
 
     Args:
         x, y: shape (n,), neither constant. Work grows with the product of the numbers of distinct values.
-        draws: tables drawn at each step, fewer (400 or more) of large ones. 1,000 leave an error of about
-            a tenth of a standard error in a bound.
-        size: how many queries a drawn table has; None for n.
+        draws: tables drawn at each step, fewer (400 or more) for large tables. 1,000 leave an error of about a tenth of
+            a standard error in a bound.
+        size: the number of queries in a drawn table; None for n.
     """
     table = table_of(x, y)
     return _inverted(table.tobytes(), table.shape, _ONE, confidence, draws, seed, size)
@@ -97,14 +95,14 @@ def inverted_difference(
     draws: int,
     seed: int,
 ) -> Bounds | None:
-    """The same of the difference of two correlations over the same n queries; bounds in [-2, 2].
+    """The same for the difference of two correlations over the same n queries; bounds in [-2, 2].
 
     Args:
-        first, second: measure and outcome of each, shape (n,), none constant. An outcome that both share
-            is one dimension of the table.
+        first, second: measure and outcome per correlation, shape (n,), none constant. A shared outcome is one dimension
+        of the table.
 
     Returns:
-        None where the table has more than ``MOST_CELLS``.
+        None if the table has more than ``MOST_CELLS``.
     """
     sides, parts = [first[0], second[0], first[1]], _SAME_OUTCOME
     if not np.array_equal(first[1], second[1]):
@@ -116,7 +114,7 @@ def inverted_difference(
 
 
 def table_of(*sides: Floats) -> npt.NDArray[np.int64]:
-    """How many queries have each combination of values: a dimension a side, its values ascending."""
+    """Number of queries per combination of values: a dimension a side, its values ascending."""
     found = [np.unique(side, return_inverse=True) for side in sides]
     shape = tuple(len(values) for values, _ in found)
     cells = np.ravel_multi_index(tuple(codes.reshape(-1) for _, codes in found), shape)
@@ -177,7 +175,7 @@ def _bounds(
         if all(found) or side * tau > _EDGE * most:
             break
         before = true, quantiles
-        # Where all pairs agree, no query has an influence.
+        # If all pairs agree, no query has an influence.
         error = max(float(np.sqrt((table * influence**2).sum() / n)), 1 / n)
         step = np.clip(0.6 * (quantiles.max() - level), *_STEPS) * error
         wanted = float(np.clip(tau + side * step, -0.99 * most, 0.99 * most))
@@ -199,23 +197,23 @@ def _tails(
         apart = side * (statistics - sample.observed[:, None])
         beyond += (defined & (apart < 0)).sum(axis=1) + (apart == 0).sum(axis=1) / 2
         counted += defined.sum(axis=1)
-    # A table nearly all of whose samples leave a side constant says nothing against the sample.
+    # A table nearly all of whose samples leave a side constant is no evidence against the sample.
     shares = np.where(counted > 0, beyond / np.maximum(counted, 1), 0.5)
     return np.asarray(sp.special.ndtri(np.clip(shares, 0.25 / draws, 1 - 0.25 / draws)))
 
 
 def _most_likely(shares: Floats, table: Floats, wanted: float, parts: Parts = _ONE) -> Floats:
-    """The most likely distribution with a given tau, from one with a tau nearby.
+    """The most likely distribution with a specified tau, from one with a tau nearby.
 
-    Maximizes sum(shares log p) subject to tau(p) = wanted, by solving the problem with tau linearized
-    (an empirical likelihood: Owen 1988) and taking as much of each step as brings tau nearer, until it is met.
+    Maximizes sum(shares log p) subject to tau(p) = wanted, by solving the problem with tau linearized (an empirical
+    likelihood: Owen 1988) and using as much of every step as brings tau nearer, until convergence.
     """
     weight = 0.7
     tau, influence = _slope(table, parts)
     for _ in range(40):
         if abs(tau - wanted) < 1e-4 or influence.max() < 1e-9:
             break
-        # No further than weights of cells can move tau: beyond, no multiplier keeps them positive.
+        # Within the reach of cell weights on tau: beyond, no multiplier keeps them positive.
         room = np.clip([-0.1, 0.1], 0.9 * influence.min(), 0.9 * influence.max())
         gap = influence - np.clip(wanted - tau, *room)
         nearest = shares / (1 + _multiplier(shares, gap) * gap)
@@ -246,13 +244,13 @@ def _multiplier(shares: Floats, gap: Floats) -> float:
 
 def _values(tables: npt.NDArray[Any], parts: Parts) -> Floats:
     """tau and rho of tables (B, ...), or the first's less the second's: shape (2, B)."""
-    # Tables last: all that follows is then done to rows of as many numbers as there are tables.
+    # Tables last: the following operations then run over rows as long as the number of tables.
     turned = np.ascontiguousarray(np.moveaxis(tables, 0, -1), dtype=np.float64)
     return reduce(np.subtract, [_tau_and_rho(turned.sum(axis=axes)) for axes in parts])
 
 
 def _slope(table: Floats, parts: Parts) -> tuple[float, Floats]:
-    """tau of a table of shares, or the difference; and how it changes with the share of each cell."""
+    """tau of a table of shares, or the difference; and its derivative by every cell's share."""
     found = [(_tau_and_influence(table.sum(axis=axes)), axes) for axes in parts]
     taus = [tau for (tau, _), _ in found]
     influences = [np.expand_dims(influence, axes) for (_, influence), axes in found]
@@ -260,7 +258,7 @@ def _slope(table: Floats, parts: Parts) -> tuple[float, Floats]:
 
 
 def _net(table: Floats) -> Floats:
-    """Of each cell, the weight of the cells concordant with it less that of discordant ones."""
+    """For each cell, the weight of its concordant cells less that of its discordant ones."""
     upto = np.cumsum(table, axis=1)
     by_row = 2 * upto - table - upto[:, -1:]
     above = np.cumsum(by_row, axis=0)
@@ -268,7 +266,7 @@ def _net(table: Floats) -> Floats:
 
 
 def _tau_and_rho(tables: Floats) -> Floats:
-    """tau-b and rho of tables of weights (I, J, B): shape (2, B); NaN where a side is constant."""
+    """tau-b and rho of tables of weights (I, J, B): shape (2, B); NaN if a side is constant."""
     by_x, by_y = tables.sum(axis=1), tables.sum(axis=0)
     n = by_x.sum(axis=0)
     ranks = [_ranks(margin, n) for margin in (by_x, by_y)]
@@ -284,7 +282,7 @@ def _tau_and_rho(tables: Floats) -> Floats:
 
 
 def _ranks(margin: Floats, n: Floats) -> Floats:
-    """Twice the mid-rank of each value (I, B) less the mean rank: the weight below less that above."""
+    """Twice the mid-rank per value (I, B) less the mean rank: the weight below less that above."""
     ranks, below = np.empty_like(margin), -n
     for rank, amount in zip(ranks, margin, strict=True):
         np.add(below, amount, out=rank)
@@ -293,7 +291,7 @@ def _ranks(margin: Floats, n: Floats) -> Floats:
 
 
 def _of_shares(table: Floats) -> Floats:
-    """tau-b and rho of one table of shares, neither side of which is constant: shape (2,)."""
+    """tau-b and rho of a single table of shares, neither side constant: shape (2,)."""
     n = table.sum()
     margins = [table.sum(axis=axis) for axis in (1, 0)]
     ranks = [2 * np.cumsum(margin) - margin - n for margin in margins]
@@ -304,11 +302,11 @@ def _of_shares(table: Floats) -> Floats:
 
 
 def _score(tables: Floats) -> Floats:
-    """The weight of the concordant pairs of each table (I, J, B) less that of discordant ones."""
+    """The weight of concordant pairs in every table (I, J, B) less that of discordant ones."""
     score = np.zeros(tables.shape[-1])
     above = np.zeros(tables.shape[1:])
     for row in tables:
-        # Of each column, the weight to its left in the rows above, less that to its right.
+        # Per column, the weight to its left in the rows above, less that to its right.
         net = -above.sum(axis=0)
         for weight, seen in zip(row, above, strict=True):
             net += seen
@@ -319,7 +317,7 @@ def _score(tables: Floats) -> Floats:
 
 
 def _tau_and_influence(table: Floats) -> tuple[float, Floats]:
-    """tau-b of a table of shares, and how it changes with the share of each cell (sum 0)."""
+    """tau-b of a table of shares, and its derivative by every cell's share (sum 0)."""
     net = _net(table)
     score = float((table * net).sum())
     by_x, by_y = table.sum(axis=1), table.sum(axis=0)
@@ -335,17 +333,17 @@ Method = Literal["percentile", "studentized", "inverted"]
 LEAST_QUERIES = 11
 # With fewer queries that have another value than the most frequent one, a test is inverted.
 FEW_RARER = 10
-# Where the table is too large for that, each side needs so many where both are mostly one value, and fewer
-# elsewhere: ten would choose samples by chance. Tau grows with the share of right answers, so that intervals of
-# samples which happen to have ten where six are expected hold too seldom.
+# Least such queries per side if the table is too large for that and both sides are mostly one value; fewer suffice
+# elsewhere, as ten would select samples by chance. Tau grows with the share of right answers, so that samples which
+# happen to have ten queries where six are expected have intervals that hold too seldom.
 LEAST_OF_MANY = 3
-# From here on resampling holds: a side's rarer queries occur often enough in every resample.
+# Resampling holds from here on: a side's rarer queries occur often enough in every resample.
 ENOUGH_TO_RESAMPLE = 50
-# Where both sides are mostly one value: queries that would be rarer on both if the sides were
-# independent, and that are seen in the emptiest corner. Fewer, and a corner is empty too often.
+# For sides that are both mostly one value: least queries in the emptiest corner, by expectation under independence and
+# in the sample. With fewer, a corner is empty too often.
 _EXPECTED_IN_CORNER = 15
 _SEEN_IN_CORNER = 5
-# Queries expected to be rarer on both sides below which nothing but tables will do.
+# With fewer queries expected to be rarer on both sides, only tables work.
 _LEAST_IN_CORNER = 5
 
 
@@ -354,8 +352,8 @@ class Side:
     """One score of n queries.
 
     Attributes:
-        mode: its most frequent value, the smallest of equally frequent ones.
-        values: how many values it has.
+        mode: its most frequent value, the smallest in a tie.
+        values: its number of distinct values.
         rarer: shape (n,), whether a query has another value than ``mode``.
     """
 
@@ -365,7 +363,7 @@ class Side:
 
     @property
     def amount(self) -> int:
-        """Queries with a rarer value."""
+        """Number of queries with a rarer value."""
         return int(self.rarer.sum())
 
 
@@ -417,7 +415,7 @@ def _corner_is_thin(x: Side, y: Side, expected: float) -> bool:
     return expected < _EXPECTED_IN_CORNER or int(corners.min()) < _SEEN_IN_CORNER
 
 
-# Queries' worth of spread that is added to that of the rarer ones, three of which may have almost the same score by
+# Share of the others' spread added to the spread of the rarer queries, three of which may have almost the same score by
 # chance: without it intervals of three to five right answers hold in 90% to 93% of samples.
 _AS_THE_OTHERS = 0.1
 
@@ -427,18 +425,18 @@ def studentized(
 ) -> tuple[float, float, float]:
     """The interval and the test, from the leave-one-out values of a correlation.
 
-    The standard error is the jackknife's, summed over three sources: the queries of the rarer kind (and a tenth of a
-    query that is spread as the others are), the others, and how many there are of each. Few of the rarer kind leave the
-    error uncertain: quantiles are of Student's t, with Satterthwaite's (1946) degrees of freedom, as in the test of
-    Brunner & Munzel (2000), on Fisher's scale artanh(tau), so that bounds lie within -1 and 1.
+    The standard error is the jackknife's, summed over three sources: the rarer queries (plus a tenth of a query that is
+    spread as the others are), the others, and the number of both kinds. With few rarer queries the error is uncertain:
+    quantiles are from Student's t, with Satterthwaite's (1946) degrees of freedom, as in the test of Brunner & Munzel
+    (2000), on Fisher's scale artanh(tau), so that bounds lie within -1 and 1.
 
     Args:
         without: shape (n,), the correlation without each query; finite.
         rarer: shape (n,), queries without the most frequent value of the sparser side, as in ``standard_error``.
 
     Returns:
-        the interval, and the p-value of the hypothesis of 0: 1 less the confidence at which it just reaches 0;
-        NaN where the estimate is -1 or 1: no query tells how far it would vary.
+        the interval, and the p-value of the hypothesis of 0: 1 less the confidence at which it just reaches 0; NaN if
+        the estimate is -1 or 1, because the variance is then unknown.
     """
     n = len(without)
     if abs(estimate) > 1 - 1e-9:
@@ -457,9 +455,9 @@ def standard_error(influence: Floats, rarer: Mask, *, as_the_others: float) -> t
     """The standard error of a statistic by kinds of queries, and its degrees of freedom (Satterthwaite 1946).
 
     Args:
-        influence: shape (n,), how the statistic changes with the weight of each query; sum 0.
-        rarer: shape (n,), two or more. Where they are half of the queries or more, all count as one kind.
-        as_the_others: share of the others' variance that is added to theirs.
+        influence: shape (n,), derivative of the statistic by every query's weight; sum 0.
+        rarer: shape (n,), two or more. If they are half of the queries or more, all count as one kind.
+        as_the_others: share of the others' variance added to theirs.
     """
     n = len(influence)
     kinds = [influence[rarer], influence[~rarer]]
@@ -468,7 +466,7 @@ def standard_error(influence: Floats, rarer: Mask, *, as_the_others: float) -> t
     if 2 * len(kinds[0]) < n:
         few, many = (len(kind) for kind in kinds)
         own, others = (float(kind.var(ddof=1)) for kind in kinds)
-        # Were they spread as the others are, influences of the few would be many / few times as large.
+        # If spread as the others are, influences of the few would be many / few times as large.
         own += as_the_others * others * (many / few) ** 2
         apart = float(kinds[0].mean() - kinds[1].mean())
         sources = [(own * few, few - 1), (others * many, many - 1)]

@@ -1,22 +1,22 @@
 """Kendall's tau-b and Spearman's rho of a sample under any multiplicities of its rows.
 
-A bootstrap replicate is the sample with each row taken some number of times. So the m distinct (x, y)
-pairs are arranged once, and a block of B replicates is a matrix of multiplicities (m, B), whose rows are short and
-are put in order, and summed, as a whole:
+A bootstrap replicate repeats each row of the sample some number of times. So the m distinct (x, y) pairs are arranged
+once, and a block of B replicates is a matrix of multiplicities (m, B), whose short rows are ordered and summed as a
+whole:
 
 - concordant less discordant pairs are the quadratic form sum_ij w_i w_j sgn(x_i - x_j) sgn(y_i - y_j) / 2.
   Its matrix is cut at blocks of neighbouring x and neighbouring y: pairs apart in both are counted by
   running sums over the table of block totals, the others inside their block as matrix products. About
   4 m s + c (m / s)^2 operations a replicate for blocks of s pairs, least at s = (c m / 2)^(1/3): O(m^(4/3)), and
-  where a side has few values O(m) on the table alone.
+  O(m) on the table alone if a side has few values.
 - rho is Pearson's r of the mid-ranks, which are running sums of multiplicities.
-- Where a side has two values, as exact match has, both follow from the ranks on the other side: with
+- If a side has two values, such as exact match, both follow from the ranks on the other side: with
   r_i = sum_j w_j sgn(x_i - x_j), the score is the sum of r over the rows of the greater value
   (Mann & Whitney's U, centred), since r cancels within them. O(m).
 
-All counts are whole numbers. Up to 100,000 rows every sum of their products stays below 2^53, so neither
-the order of summation nor the number of threads changes a bit; beyond, rho's last digits may round.
-Where no replicate has more than 32,767 rows, multiplicities and their running sums have 16 bits, and products 32.
+All counts are whole numbers. Up to 100,000 rows every sum of their products stays below 2^53, so neither the order of
+summation nor the number of threads changes a bit; beyond, rho's last digits may round. If no replicate has more than
+32,767 rows, multiplicities and their running sums have 16 bits, and products 32.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ import numpy.typing as npt
 from engine.statistics.arrays import Floats, Ints, Signs
 
 Singles = npt.NDArray[np.float32]
-# Multiplicities: of 16 bits, where no total exceeds 32,767, else of 32.
+# Multiplicities: 16 bits if no total exceeds 32,767, else 32.
 Counts = npt.NDArray[np.signedinteger[Any]]
 
 # A side with at most this many values gets a block for each, so that no pair is left inside a block.
 _FEW_VALUES = 64
-# How many times as much a cell of two blocks costs as a product of signs inside them (measured on an AMD EPYC
-# of 2024, where 8 to 40 take about as long).
+# Cost of a cell of two blocks relative to a product of signs inside them (measured on an AMD EPYC of 2024, where 8 to
+# 40 take about as long).
 _CELL_COST = 16
-# Multiplicities that are taken at a time, beyond four replicates, and signs that are multiplied: arrays of 4 MiB.
+# Multiplicities per step, beyond four replicates, and signs per product: arrays of 4 MiB.
 _CELLS = 2**20
 _SIGNS = 2**20
-# So many are always taken together, of however many replicates: NumPy takes longer to begin than to work on fewer.
+# Least multiplicities per step, whatever the number of replicates: NumPy's overhead exceeds the work on fewer.
 FEW_CELLS = 2**14
-# Long rows into which columns are folded to be added up.
+# Columns are folded into long rows of this number for summation.
 _FOLDED = 64
-# Multiplications of a product beyond which OpenBLAS takes threads, for which those of resampling would wait, as
-# they would in its products of vectors of more than 10,000: these are einsum's.
+# Largest product for which OpenBLAS stays on a single thread: its threads would wait for resampling's. The same holds
+# for its products of vectors of more than 10,000, hence einsum.
 _PRODUCT = 2**18
-# Signs that are held in single precision, as they are multiplied; more take a byte each until they are.
+# Most signs held in single precision, as products need them; otherwise they are stored as bytes.
 _HELD_SIGNS = 2**21
 
 
@@ -58,20 +58,20 @@ _HELD_SIGNS = 2**21
 class _Side:
     """One variable of the pairs."""
 
-    codes: Ints  # (m,) rank of each pair's value among the v distinct values
+    codes: Ints  # (m,) rank of every pair's value among the v distinct values
     order: Ints  # (m,) pairs by value
     starts: Ints  # (v,) where each value begins in ``order``
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Neighbouring values of one side, taken together."""
+    """Blocks of neighbouring values of a side."""
 
-    block_of: Ints  # (m,) the block of each pair
+    block_of: Ints  # (m,) the block of every pair
     order: Ints  # (m,) pairs by value
-    members: Ints  # (g, s) places in ``order`` of each block with several values, filled up with m
+    members: Ints  # (g, s) places in ``order`` per block with several values, filled up with m
     whole: bool  # whether these are all places in their order, as without ties
-    # (g, s, s) products of signs of each two pairs of these blocks, 0 where counted elsewhere; a byte each if many.
+    # (g, s, s) products of signs for every two pairs in a block, 0 if counted elsewhere; bytes if many.
     signs: Singles | Signs
 
 
@@ -91,10 +91,10 @@ class PairTable:
     """The distinct (x, y) pairs of some rows, arranged for ``tau_and_rho``.
 
     Attributes:
-        pair_of: (rows,) the pair of each row.
+        pair_of: (rows,) the pair of every row.
         row_order, pair_starts: rows by pair, and where each of the m pairs begins among them.
         x, y: the two sides.
-        grid: of their blocks; None where a side has at most two values.
+        grid: the grid of their blocks; None if a side has at most two values.
     """
 
     pair_of: Ints
@@ -106,7 +106,7 @@ class PairTable:
 
     @property
     def bytes(self) -> int:
-        """About what the table holds."""
+        """Approximate bytes of the table."""
         grid = self.grid
         arrays = [grid.x.signs, grid.y.signs, grid.edges] if grid is not None else []
         of_pairs = 8 * (2 * len(self.pair_of) + 11 * len(self.pair_starts))
@@ -136,7 +136,7 @@ def _grid(x: _Side, y: _Side) -> _Grid:
     firsts = np.arange(rows)[:, None] * columns + np.arange(columns + 1)
     edges = np.zeros((rows + 1, columns + 1), dtype=np.intp)
     edges[1:] = np.searchsorted(cells[by_cell], firsts)
-    # Pairs of one x-block are counted there.
+    # The x-blocks count pairs that share an x-block.
     return _Grid(_blocks(x, y, of_x, None), _blocks(y, x, of_y, of_x), by_cell, edges)
 
 
@@ -192,19 +192,19 @@ def _blocks(side: _Side, other: _Side, block_of: Ints, apart: Ints | None) -> _B
 
 
 def pair_weights(table: PairTable, weights: Counts) -> Counts:
-    """Multiplicities of the pairs (m, B) from those of the rows (rows, B)."""
+    """Multiplicities of the pairs (m, B) from multiplicities of the rows (rows, B)."""
     return _sums(_in_order(weights, table.row_order), table.pair_starts)
 
 
 def _in_order(weights: Counts, order: Ints) -> Counts:
-    """The rows of ``weights`` in another order, or themselves where it is theirs, as of pairs by x."""
+    """The rows of ``weights`` in another order, or ``weights`` itself if already ordered, as pairs by x are."""
     if (order[1:] > order[:-1]).all():
         return weights
     return np.take(weights, order, axis=0)
 
 
 def _sums(ordered: Counts, starts: Ints) -> Counts:
-    """Sums of neighbouring rows, a new one beginning at each of ``starts``."""
+    """Sums of neighbouring rows, with a new sum at each start."""
     if len(starts) == len(ordered):
         return ordered
     words = _words(ordered)
@@ -220,9 +220,9 @@ def _upto(weights: Counts) -> Counts:
 
 
 def _words(weights: Counts) -> Counts | Ints:
-    """Multiplicities as words of 64 bits that hold two or four columns each, which are so summed at once.
+    """Multiplicities as words of 64 bits, with two or four columns each, for faster sums.
 
-    No sum reaches into its neighbour in the word: it is at most its column's total, which the type holds.
+    No sum overflows into its neighbour in the word: its column's total, which the type holds, bounds it.
     """
     return weights.view(np.int64) if weights.shape[1] * weights.itemsize % 8 == 0 else weights
 
@@ -230,8 +230,8 @@ def _words(weights: Counts) -> Counts | Ints:
 def tau_and_rho(tables: Sequence[PairTable], weights: Counts) -> Floats:
     """tau-b (Kendall 1945) and rho under each row of multiplicities (B, rows): (2, tables, B); NaN where undefined.
 
-    Equal to ``scipy.stats.kendalltau`` and ``spearmanr`` of the rows written out. The type of ``weights``
-    holds the total of every row; 16 bits, where they do, are faster.
+    Equal to ``scipy.stats.kendalltau`` and ``spearmanr`` of the rows written out. The type of ``weights`` must hold the
+    total of every row; 16 bits, if sufficient, are faster.
     """
     found = np.empty((2, len(tables), len(weights)))
     cells = max(1, weights.shape[1])
@@ -249,7 +249,7 @@ def tau_and_rho(tables: Sequence[PairTable], weights: Counts) -> Floats:
 
 
 def _of_pairs(table: PairTable, grid: _Grid, weights: Counts) -> tuple[Floats, Floats]:
-    """tau-b and rho, where both sides have several values."""
+    """tau-b and rho if both sides have several values."""
     kind = _wide(weights)
     running = _running(grid, weights)
     score = _dot(weights, _net_between(running, grid.x.block_of, grid.y.block_of), kind)
@@ -258,7 +258,7 @@ def _of_pairs(table: PairTable, grid: _Grid, weights: Counts) -> tuple[Floats, F
     x, y = _sums(by_x, table.x.starts), _sums(by_y, table.y.starts)
     x_ranks, n = _ranks(x)
     x_own = _untied(x, n)
-    # Where all values differ, both have the same multiplicities, in two orders.
+    # If all values differ, both sides have the same multiplicities, in two orders.
     y_own = x_own if len(x) == len(y) == len(weights) else _untied(y, n)
     product = np.multiply(weights, np.take(x_ranks, table.x.codes, axis=0), dtype=kind)
     shared = _dot(product, np.take(_ranks(y)[0], table.y.codes, axis=0), np.float64)
@@ -266,7 +266,7 @@ def _of_pairs(table: PairTable, grid: _Grid, weights: Counts) -> tuple[Floats, F
 
 
 def _of_two_values(table: PairTable, weights: Counts) -> tuple[Floats, Floats]:
-    """tau-b and rho, where a side has at most two values."""
+    """tau-b and rho if a side has at most two values."""
     two, side = (table.y, table.x) if len(table.y.starts) <= 2 else (table.x, table.y)
     counts = _sums(_in_order(weights, side.order), side.starts)
     ranks, n = _ranks(counts)
@@ -281,16 +281,16 @@ def _of_two_values(table: PairTable, weights: Counts) -> tuple[Floats, Floats]:
 
 
 def _wide(weights: Counts) -> type[np.int32] | type[np.float64]:
-    """What holds the square of a total n, and so every sum of multiplicities times what lies in [-n, n]."""
+    """A type for the square of a total n, and so for every sum of multiplicities times values in [-n, n]."""
     return np.int32 if weights.dtype == np.int16 else np.float64
 
 
 def _dot(
     one: npt.NDArray[Any], other: npt.NDArray[Any], kind: type[np.int32] | type[np.float64]
 ) -> Floats:
-    """Sums of products down the columns of two arrays (rows, B), added up in ``kind``, which holds them: (B,)."""
+    """Sums of products down the columns of two arrays (rows, B), added up in ``kind``, which must hold them: (B,)."""
     one, other = one.astype(kind, copy=False), other.astype(kind, copy=False)
-    # Row by row, B products would be added up at a time, which is too few to be quick.
+    # Row by row, NumPy would add only B products at a time, which is slow.
     whole = len(one) - len(one) % _FOLDED
     long = np.einsum("ab,ab->b", *(side[:whole].reshape(_FOLDED, -1) for side in (one, other)))
     left = np.einsum("ab,ab->b", one[whole:], other[whole:])
@@ -298,7 +298,7 @@ def _dot(
 
 
 def _ranks(counts: Counts) -> tuple[Counts, Floats]:
-    """Twice the mid-rank of each value less the mean rank: rows below less rows above. (v, B), and totals (B,)."""
+    """Twice every value's mid-rank less the mean rank: rows below less rows above. (v, B), and totals (B,)."""
     upto = _upto(counts)
     ranks = upto[1:] + upto[:-1]  # up to 2 n, which may wrap around; ranks lie in [-n, n] again
     ranks -= upto[-1]
@@ -306,7 +306,7 @@ def _ranks(counts: Counts) -> tuple[Counts, Floats]:
 
 
 def _untied(counts: Counts, n: Floats) -> tuple[Floats, Floats]:
-    """Of rows with each value (v, B), n in all: pairs that are not tied, and the sum of squares of ``_ranks``."""
+    """Numbers of untied pairs and sums of squares of ``_ranks``, from counts of rows per value (v, B), n in all."""
     most = int(counts.max(initial=0))
     kind = np.int32 if most**2 * n.max(initial=0) < 2**31 else np.float64
     values: npt.NDArray[Any] = counts.astype(kind)
@@ -322,9 +322,9 @@ def _quotient(shared: Floats, x_own: Floats, y_own: Floats) -> Floats:
 
 
 def _running(grid: _Grid, weights: Counts) -> Counts:
-    """Sums, over the x-blocks before each, of the rows that precede each of their cells in the order of cells.
+    """Sums, over the x-blocks before each, of the rows that precede each cell in the order of cells.
 
-    Of shape (x-blocks + 1, y-blocks + 1, B). They wrap around, which ``_net_between`` undoes.
+    Shape (x-blocks + 1, y-blocks + 1, B). They wrap around, which ``_net_between`` undoes.
     """
     upto = _upto(_in_order(weights, grid.by_cell))
     running = np.take(upto, grid.edges.ravel(), axis=0).reshape(*grid.edges.shape, -1)
@@ -334,9 +334,9 @@ def _running(grid: _Grid, weights: Counts) -> Counts:
 
 
 def _net_between(running: Counts, x_block: Ints, y_block: Ints) -> Counts:
-    """Of rows in smaller x-blocks than each pair's: those in smaller y-blocks than its less those in greater ones."""
-    # Where C[b] rows precede y-block b of an x-block, these are C[b] - C[0] less C[-1] - C[b + 1]; then their sums over
-    # x-blocks. They lie in [-n, n], so that what wrapped around on the way does not matter.
+    """For each pair, among rows in smaller x-blocks: rows in smaller y-blocks less rows in greater ones."""
+    # If C[b] rows precede y-block b of an x-block, these are C[b] - C[0] less C[-1] - C[b + 1]; then their sums over
+    # x-blocks. They lie in [-n, n], so that wrapped intermediate sums do not matter.
     flat = running.reshape(-1, running.shape[2])
     at = x_block * running.shape[1] + y_block
     net = np.take(flat, at, axis=0)
@@ -346,7 +346,7 @@ def _net_between(running: Counts, x_block: Ints, y_block: Ints) -> Counts:
 
 
 def _inside(side: _Blocks, ordered: Counts) -> Floats:
-    """Twice the concordant less discordant pairs of rows that are counted in blocks of a side."""
+    """Twice the concordant less discordant pairs that a side's blocks count."""
     kind, twice = _wide(ordered), np.zeros(ordered.shape[1])
     for _, own, net in _inside_blocks(side, ordered):
         twice += _dot(own, net, kind)
@@ -354,8 +354,7 @@ def _inside(side: _Blocks, ordered: Counts) -> Floats:
 
 
 def _inside_blocks(side: _Blocks, ordered: Counts) -> Iterator[tuple[Ints, Counts, Singles]]:
-    """Of some blocks at a time: their members (g s,), the weights of these (g s, B), and of each member the net
-    concordance in its block (g s, B)."""
+    """Batches of blocks: members (g s,), their weights (g s, B), and their net concordance in their block (g s, B)."""
     m, size = ordered.shape
     groups, width = side.members.shape
     padded = np.zeros((max(m + 1, groups * width), size), dtype=ordered.dtype)
@@ -377,10 +376,10 @@ def _inside_blocks(side: _Blocks, ordered: Counts) -> Iterator[tuple[Ints, Count
 
 
 def leave_one_out(table: PairTable, counts: Counts) -> tuple[Floats, Floats]:
-    """tau-b and rho without one row of each pair: two arrays of shape (m,), NaN where undefined.
+    """tau-b and rho without one row of every pair: two arrays of shape (m,), NaN where undefined.
 
-    Closed forms, for all pairs together: removing row i takes its own net concordance from the score,
-    and moves every centred mid-rank by half the sign of its distance from row i.
+    Closed forms, for all pairs together: removing row i removes its own net concordance from the score, and moves every
+    centred mid-rank by half the sign of its distance from row i.
     """
     net = _net_concordance(table, counts)
     score = (counts * net).sum() / 2 - net
@@ -390,9 +389,9 @@ def leave_one_out(table: PairTable, counts: Counts) -> tuple[Floats, Floats]:
         by_value = _sums(counts[side.order, None], side.starts)
         by_rank, total = _ranks(by_value)
         whole_free, whole_spread = _untied(by_value, total)
-        equal = by_value[side.codes, 0].astype(np.float64)  # rows with the value of each pair
+        equal = by_value[side.codes, 0].astype(np.float64)  # rows with every pair's value
         own = by_rank[side.codes, 0] / 2
-        # The row removed took part in n - 1 pairs, of which all but equal - 1 were free.
+        # The removed row took part in n - 1 pairs, of which all but equal - 1 were free.
         free.append(whole_free[0] - (n - equal))
         ranks.append(own)
         moved = _above_less_below(counts * own, side)
@@ -409,7 +408,7 @@ def leave_one_out(table: PairTable, counts: Counts) -> tuple[Floats, Floats]:
 
 
 def _net_concordance(table: PairTable, counts: Counts) -> Floats:
-    """Of each pair: rows concordant with it less discordant rows."""
+    """For every pair: its concordant rows less its discordant rows."""
     if table.grid is None:
         two, wide = (table.y, table.x) if len(table.y.starts) <= 2 else (table.x, table.y)
         greater = two.codes == 1
@@ -418,7 +417,7 @@ def _net_concordance(table: PairTable, counts: Counts) -> Floats:
         return np.where(greater, over_smaller, under_greater)
     x, y = table.grid.x, table.grid.y
     running = _running(table.grid, counts[:, None])
-    # In smaller x-blocks, and the other way round in greater ones.
+    # In smaller x-blocks, and reversed in greater ones.
     last = np.full_like(x.block_of, len(running) - 1)
     before, upto, whole = (
         _net_between(running, block, y.block_of)[:, 0]
@@ -433,7 +432,7 @@ def _net_concordance(table: PairTable, counts: Counts) -> Floats:
 
 
 def _above_less_below(amounts: Floats, side: _Side) -> Floats:
-    """Of each pair: the amounts of pairs with a greater value less those with a smaller one."""
+    """For every pair: amounts of pairs with a greater value less amounts of pairs with a smaller one."""
     by_value = np.bincount(side.codes, amounts)
     upto = np.cumsum(by_value)
     return np.asarray((by_value.sum() - 2 * upto + by_value)[side.codes])

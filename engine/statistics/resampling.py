@@ -23,27 +23,27 @@ from engine.statistics.pairs import (
 )
 from engine.tables import give_back_freed_memory
 
-# Resamples drawn from one random stream. Fixed: the draws must not depend on threads or memory. More
-# than this gains nothing and takes memory.
+# Resamples per random stream. Fixed: the draws must not depend on threads or memory. A larger number is not faster and
+# takes memory.
 _BLOCK = 32
-# Orders drawn from one random stream. What is done with them has more and shorter steps than a resample
-# has, so that few queries gain from larger blocks.
+# Orders per random stream. Their processing has more and shorter steps than that of a resample, so that few queries
+# gain from larger blocks.
 _ORDER_BLOCK = 64
-# Most signs or orders that are remembered, for the next measure of few queries: 8 MiB.
+# Most signs or orders in the cache, for the next measure of few queries: 8 MiB.
 _REMEMBERED = 2**20
-# Keep the streams of signs and of orders apart from those of resamples.
+# Distinguish the streams of signs and of orders from resamples' streams.
 _SIGNS = 1
 _ORDERS = 2
-# How many times as much it costs to draw a row's multiplicity (binomial) as to draw a query.
+# Cost of drawing a row's multiplicity (binomial), relative to drawing a query.
 _BINOMIAL_COST = 20
-# Queries drawn at a time, or put in order: 4 MiB.
+# Queries drawn, or ordered, at a time: 4 MiB.
 _DRAWN = 2**19
-# What blocks take together that are made at the same time, and one takes of each query: multiplicities, and
-# these again by pairs; of orders, some at a time with what is made of them.
+# Memory of concurrent blocks together, and of a block per query: multiplicities, by query and again by pair; for
+# orders, some at a time with their results.
 _BLOCKS_BYTES = 2**28
 _HELD_OF_BLOCK = 12 * _BLOCK
 _HELD_OF_ORDER = 10 * 8
-# Blocks that take more leave so much freed memory that it is given back.
+# Larger blocks leave so much freed memory that the C library returns it to the system.
 _LARGE = 2**24
 
 
@@ -54,7 +54,7 @@ class Replicates:
     Attributes:
         tau, rho: (pairs,) on the sample; NaN where undefined.
         taus, rhos: (pairs, resamples).
-        without: (pairs, 2, n) tau and rho without each query, or each cluster; only where asked for.
+        without: (pairs, 2, n) tau and rho without each query, or each cluster; only if requested.
     """
 
     tau: Floats
@@ -75,21 +75,21 @@ def replicate(
     clusters: Ints | None = None,
     table_bytes: int = 2**27,
 ) -> Replicates:
-    """Correlate pairs of columns over the same n queries, and over bootstrap resamples of them.
+    """Correlate pairs of columns over the same n queries, and over bootstrap resamples.
 
-    A resample draws n queries with replacement (Efron 1979), the same for all columns, so
-    differences of two correlations are resampled jointly. Block b of 32 resamples comes from the stream
-    ``SeedSequence(seed, spawn_key=(b,))``, so that the result is the same for any number of threads.
-    Where n is more than 20 times the number of distinct queries (a column pair with few values, alone),
-    their multiplicities are drawn directly, as multinomial: the same distribution, different draws.
+    A resample draws n queries with replacement (Efron 1979), the same for all columns, so differences of two
+    correlations are resampled jointly. Block b of 32 resamples comes from the stream ``SeedSequence(seed,
+    spawn_key=(b,))``, so that the result is the same for any number of threads. If n is more than 20 times the number
+    of distinct queries (a column pair with few values, alone), their multiplicities are drawn directly, as multinomial:
+    the same distribution, different draws.
 
     Args:
         columns: shape (c, n), finite.
         leave_out: whether to compute the leave-one-out values that studentized intervals need.
-        clusters: (n,) the cluster of each query, numbered from 0 without gaps: these are drawn, and left
-            out, instead of queries.
-        table_bytes: of pair tables that are held at a time, and one more; of two continuous columns of
-            10,000 queries one takes 8 MB, of 100,000 queries 50 MB.
+        clusters: (n,) the cluster of every query, numbered from 0 without gaps: clusters are drawn, and left out,
+            instead of queries.
+        table_bytes: limit on pair tables in memory at a time, and one more; for two continuous columns of 10,000
+            queries one takes 8 MB, for 100,000 queries 50 MB.
     """
     rows, row_of = distinct_rows(columns)
     counts = np.bincount(row_of, minlength=len(rows)).astype(np.int32)
@@ -104,7 +104,7 @@ def replicate(
         )
         sample += [tau_and_rho([table], counts[None, :])[:, 0, 0] for table in tables]
         without += [_without(table, counts, row_of, clusters) for table in tables if leave_out]
-        tables.clear()  # before the next ones are made
+        tables.clear()  # before the next tables need memory
     return Replicates(
         tau=np.array([tau for tau, _ in sample]),
         rho=np.array([rho for _, rho in sample]),
@@ -117,7 +117,7 @@ def replicate(
 def _tables_that_fit(
     rows: Floats, pairs: Sequence[tuple[int, int]], table_bytes: int
 ) -> Iterator[list[PairTable]]:
-    """The pairs' tables in their order, as many at a time as memory allows: draws depend on the seed alone."""
+    """The pairs' tables in order, as many at a time as memory allows: draws depend only on the seed."""
     tables: list[PairTable] = []
     for i, j in pairs:
         tables.append(pair_table(rows[:, i], rows[:, j]))
@@ -143,7 +143,7 @@ def _without(table: PairTable, counts: Counts, row_of: Ints, clusters: Ints | No
     order = np.argsort(clusters, kind="stable")
     sizes = np.bincount(clusters)
     starts = np.cumsum(sizes) - sizes
-    without = values[:, order[starts]]  # of clusters of one query
+    without = values[:, order[starts]]  # for clusters of a single query
     several = np.flatnonzero(sizes > 1)
     for first in range(0, len(several), _BLOCK):
         block = several[first : first + _BLOCK]
@@ -156,7 +156,7 @@ def _without(table: PairTable, counts: Counts, row_of: Ints, clusters: Ints | No
 
 
 def distinct_rows(columns: Floats) -> tuple[Floats, Ints]:
-    """The distinct queries: their values (rows, c), and the row of each query (n,); as they come, if all are."""
+    """The distinct queries: their values (rows, c), and the row per query (n,); unchanged if all are distinct."""
     n = columns.shape[1]
     if n == 0:
         return columns.T, np.zeros(0, dtype=np.intp)
@@ -175,20 +175,19 @@ def for_each_block(
     seed: int,
     threads: int | None = None,
 ) -> None:
-    """Draw resamples of n queries, and hand each block's multiplicities of rows (B, rows) to ``use``.
+    """Draw resamples of n queries, and pass every block's multiplicities of rows (B, rows) to ``use``.
 
     Args:
         row_of: (n,) the row that each query counts for.
-        use: called with the number of the block's first resample and its multiplicities, from
-            several threads at once.
-        clusters: (n,) of each query: as many whole ones are drawn as there are. None to draw queries.
+        use: called with the number of the block's first resample and its multiplicities, from several threads at once.
+        clusters: (n,) per query: draws as many whole clusters as there are. None to draw queries.
     """
     if len(row_of) == 0:
         return
 
     def draw(first: int) -> Iterator[Counts]:
         stream = np.random.SeedSequence(seed, spawn_key=(first // _BLOCK,))
-        # Always a whole block: the first resamples are the same whatever their number.
+        # Always a whole block, so that the first resamples are the same for any number.
         yield _draw(np.random.default_rng(stream), row_of, rows, clusters)
 
     _keep_freed_memory()
@@ -203,10 +202,10 @@ def for_each_block_of_signs(
     seed: int,
     threads: int | None = None,
 ) -> None:
-    """Draw a sign for each of n queries, + and - as likely, and hand each block (B, n) to ``use``.
+    """Draw a sign for each of n queries, + and - as likely, and pass each block (B, n) to ``use``.
 
-    What a randomization test does to paired differences (Fisher 1935): were the two alike, each
-    difference could as well have the other sign. The streams differ from those of the resamples.
+    A randomization test applies them to paired differences (Fisher 1935): if the two are alike, the signs of the
+    differences are arbitrary. The streams differ from resamples' streams.
     """
 
     def draw(first: int) -> Iterator[Signs]:
@@ -226,16 +225,16 @@ def for_each_block_of_orders(
     seed: int,
     threads: int | None = None,
 ) -> None:
-    """Draw orders of n queries, all as likely, and hand some at a time (B, n) to ``use``.
+    """Draw orders of n queries, all as likely, and pass some at a time (B, n) to ``use``.
 
-    What a permutation test does to outcomes (Fisher 1935): were they independent of the measures, each
-    query could as well have another's. The streams differ from those of the resamples.
+    A permutation test applies them to outcomes (Fisher 1935): if outcomes are independent of the measures, their
+    assignment to queries is arbitrary. The streams differ from those of the resamples.
     """
 
     def draw(first: int) -> Iterator[Ints]:
         stream = np.random.SeedSequence(seed, spawn_key=(first // _ORDER_BLOCK, _ORDERS))
         rng, last = np.random.default_rng(stream), min(first + _ORDER_BLOCK, resamples)
-        # What is done with an order takes some ten times its memory. Draws go on where they were.
+        # Processing an order takes some ten times its memory. Draws continue the stream.
         step = max(1, _DRAWN // max(1, n))
         for start in range(first, last, step):
             whole = np.tile(np.arange(n, dtype=np.intp), (min(step, last - start), 1))
@@ -249,7 +248,7 @@ def for_each_block_of_orders(
 
 @lru_cache(maxsize=4)
 def _known(*_: int) -> dict[tuple[int, int], list[Any]]:
-    return {}  # draws by the first and how many, under a kind, n, seed and number of resamples
+    return {}  # draws by the first and their number, under a kind, n, seed and number of resamples
 
 
 def _in_blocks(
@@ -262,7 +261,7 @@ def _in_blocks(
     block: int = _BLOCK,
     known: dict[tuple[int, int], list[Any]] | None = None,
 ) -> None:
-    """Draw every block by its first resample, and use it, or several together of few queries (n); from threads: by default as many as have room for ``held`` bytes each."""
+    """Draw and use blocks, several at a time for few queries (n); by default in threads with ``held`` bytes each."""
     together = max(1, FEW_CELLS // (max(1, n) * block)) * block
 
     def drawn(first: int) -> Iterable[Any]:
@@ -280,7 +279,7 @@ def _in_blocks(
 
     if threads is None:
         threads = max(1, min(len(os.sched_getaffinity(0)), _BLOCKS_BYTES // max(1, held)))
-    if threads == 1 or resamples <= together:  # handing blocks over takes longer than they do
+    if threads == 1 or resamples <= together:  # thread overhead exceeds the work
         for first in range(0, resamples, together):
             work(first)
         return
@@ -296,7 +295,7 @@ def _draw(
 ) -> Counts:
     n = len(row_of)
     most = n if clusters is None else (clusters.max() + 1) * np.bincount(clusters).max()
-    # Holds the total of a resample, as correlations need.
+    # Large enough for the total of a resample, as correlations need.
     kind = np.int16 if most < 2**15 else np.int32
     if clusters is not None:
         drawn = _draw(rng, np.arange(clusters.max() + 1), int(clusters.max()) + 1)
@@ -305,7 +304,7 @@ def _draw(
     if rows * _BINOMIAL_COST < n:
         return rng.multinomial(n, np.bincount(row_of, minlength=rows) / n, size=_BLOCK).astype(kind)
     weights = np.empty((_BLOCK, rows), dtype=kind)
-    # Several at once: one call fills 32 rows in half the time of 32 calls, with the same draws.
+    # Several at once: a call for 32 rows takes half the time of 32 calls, with the same draws.
     step = max(1, _DRAWN // n)
     in_order = np.array_equal(row_of, np.arange(rows))
     for start in range(0, _BLOCK, step):
@@ -316,9 +315,9 @@ def _draw(
 
 
 def weighted_sums(block: Counts | Signs, columns: Floats) -> Floats:
-    """(B, c) sums of columns (c, n), each query weighted by its multiplicity or sign in a block (B, n).
+    """(B, c) sums of columns (c, n), with every query weighted by its multiplicity or sign in a block (B, n).
 
-    Of many queries, only some resamples at a time are held in double precision, by fours.
+    For many queries, only some resamples at a time are in double precision, by fours.
     """
     rows, n = block.shape
     step = max(4, _DRAWN // max(1, n) // 4 * 4)
@@ -327,8 +326,8 @@ def weighted_sums(block: Counts | Signs, columns: Floats) -> Floats:
 
 
 def _keep_freed_memory() -> None:
-    """Have the C library keep freed arrays for the next block: blocks are 1.6 times as slow where pages are mapped anew.
+    """Have the C library keep freed arrays for the next block: newly mapped pages make blocks 1.6 times as slow.
 
-    glibc raises its thresholds to the largest array freed so far (up to 32 MiB), and a block's are larger than the first.
+    glibc raises its thresholds to the largest freed array (up to 32 MiB), and a block's arrays are larger than the first.
     """
     np.empty(31 * 2**20, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Means of runs with their intervals, every two of these compared, and the orders that measures put runs in."""
+"""Means of runs with their intervals, comparisons of every two runs, and orders of runs by measures."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _NUMBER = "number"
 
 @dataclass(frozen=True)
 class RunScores:
-    """Scores of some runs on the queries that all of them have; read ``until`` a verdict, that any of them has.
+    """Scores of some runs on the queries common to all; or, read ``until`` a verdict, on any run's queries.
 
     Attributes:
-        values: (runs, n); NaN where a run was read no further.
+        values: (runs, n); NaN beyond a run's last query read.
         largest: the largest difference of two runs on a query.
-        differences: of every two runs, in the order of ``combinations``.
-        clusters: (n,) of the queries, or None.
+        differences: for every two runs, in the order of ``combinations``.
+        clusters: (n,) per query, or None.
         most: as in ``until.decided``.
-        means: of all queries, where ``values`` are of some of these (``sampled_lists``); else empty.
+        means: means over all queries, if ``values`` cover only some (``sampled_lists``); else empty.
     """
 
     runs: tuple[str, ...]
@@ -55,7 +55,7 @@ class RunScores:
         return values[~np.isnan(values)]
 
     def paired(self, run: str, over: str) -> Floats:
-        """The first run's scores less the second's, of the queries that both have."""
+        """The first run's scores less the second's, for the queries that both have."""
         differences = self._differences(run, over)
         return differences[~np.isnan(differences)]
 
@@ -68,7 +68,7 @@ class RunScores:
         return round(mean, DECIMALS)
 
     def ranked(self, runs: Sequence[str]) -> list[str]:
-        """Runs, the best first: by their means; read on other queries, by the decided leads of each, then by the others."""
+        """Runs, the best first: by mean; if read on different queries, by their decided leads, then by the others."""
         ahead = dict.fromkeys(runs, 0)
         if self.is_partial:
             for run, over in permutations(runs, 2):
@@ -85,11 +85,11 @@ class RunScores:
 
     @cached_property
     def is_partial(self) -> bool:
-        """Whether runs were read on other queries than others."""
+        """Whether runs were read on different queries."""
         return bool(np.isnan(self.values).any())
 
     def shared(self, run: str, over: str) -> int:
-        """How many queries both runs have."""
+        """Number of queries that both runs have."""
         return len(self.paired(run, over)) if self.is_partial else self.values.shape[1]
 
     def difference(self, run: str, over: str) -> tuple[float, float, float, float]:
@@ -104,7 +104,7 @@ class RunScores:
         return value + 0.0, low + 0.0, high + 0.0, p
 
     def most_apart(self, runs: Collection[str]) -> float:
-        """The largest difference of two of some runs that no interval excludes; NaN without intervals, or of one run."""
+        """The largest difference of two runs that no interval excludes; NaN without intervals, or for a single run."""
         among = [{*pair} <= {*runs} for pair in combinations(self.runs, 2)]
         bounds = np.abs([self.differences.low, self.differences.high])[:, among]
         return float(bounds.max()) if bounds.size else math.nan
@@ -126,16 +126,16 @@ class RunScores:
         return found.needed
 
 
-# The scores of a table by a measure of an annotator (None: end to end); None of one run, or of no query.
+# Scores of a table by an annotator's measure (None: end to end); None for a single run, or no query.
 Compare = Callable[[pl.DataFrame, str | None, str | None], RunScores | None]
 
 
 def comparer(
     bootstrap: Bootstrap, largest: Callable[[str, str], float], clusters: Clusters
 ) -> Compare:
-    """A function that compares the runs of a table with columns ``run``, ``query_id`` and ``value``, the same scores once.
+    """A function that compares the runs of a table with ``run``, ``query_id`` and ``value``, once for equal scores.
 
-    ``largest`` gives the largest difference on a query, but for end-to-end scores, whose is 1.
+    ``largest`` gives the largest difference on a query, except for end-to-end scores, with a maximum of 1.
     """
     known: dict[tuple[bytes, float], Differences] = {}
 
@@ -177,10 +177,10 @@ def comparer(
 def _read_as_far(
     runs: Mapping[str, pl.DataFrame], seed: int, clusters: Clusters
 ) -> tuple[pl.DataFrame, int]:
-    """The queries that every run has which was read as far, in the order of reading; and the size of the largest cluster.
+    """The queries that every run read as far has, in the order of reading; and the size of the largest cluster.
 
-    A run was read as far as its last cluster. One that lacks a query before (it lists nothing there, or a read failed)
-    leaves that query out for all: leads of pairs on other queries could contradict each other.
+    A run was read as far as its last cluster. A run that lacks an earlier query (it lists nothing there, or a read
+    failed) excludes that query for all: leads of pairs on other queries could contradict each other.
     """
     rows = pl.concat(
         of_run.select(QUERY_ID, pl.lit(run).alias(RUN)) for run, of_run in runs.items()
@@ -194,15 +194,15 @@ def _read_as_far(
 
 
 def place_of(query_ids: pl.Series, seed: int) -> pl.Series:
-    """The place of each query in an order that a seed draws: a hash, which does not depend on other queries."""
+    """Places of queries in a random order by the seed: a hash, which does not depend on other queries."""
     digests = (hashlib.sha256(f"{seed} {query_id}".encode()).hexdigest() for query_id in query_ids)
     return pl.Series("place", list(digests), dtype=pl.String)
 
 
 def in_order(query_ids: pl.Series, seed: int, clusters: Clusters) -> tuple[pl.Series, int]:
-    """The number of each query's cluster in the order of reading, and how many queries the largest cluster has.
+    """Numbers of the queries' clusters in the order of reading, and the largest cluster's number of queries.
 
-    Clusters are numbered in this order; without any, as in results of earlier versions, it is that of ``place_of``.
+    Clusters are numbered in this order; without clusters, as in earlier versions, it is that of ``place_of``.
     """
     if clusters is None:
         return place_of(query_ids, seed).rank("dense").cast(pl.Int64), 1
@@ -211,20 +211,20 @@ def in_order(query_ids: pl.Series, seed: int, clusters: Clusters) -> tuple[pl.Se
 
 
 def is_drawn(query_ids: pl.Series, seed: int, share: float) -> pl.Series:
-    """Whether each query is among the share in (0, 1) that comes first in the order of ``place_of``, about."""
+    """Whether a query is approximately among the first share in (0, 1) in the order of ``place_of``."""
     return place_of(query_ids, seed) < f"{int(share * 2**64):016x}"
 
 
 def drawn_share(query_ids: pl.Series, seed: int, lists: float) -> float:
-    """The share in (0, 1) of which ``is_drawn`` draws so many of these queries; one of 1 or less as it is.
+    """The share in (0, 1) for which ``is_drawn`` draws so many of the queries; a share of 1 or less is unchanged.
 
     Raises:
-        InputError: no query would be drawn, or all of them.
+        InputError: no query would be drawn, or all queries.
     """
     places = place_of(query_ids, seed).sort()
     share, count = lists, len(places)
     if 1 <= lists < count:
-        # Half-way between the last one that is drawn and the next: no rounding reaches either.
+        # Half-way between the last drawn query and the next: no rounding reaches either.
         around = places[int(lists) - 1 : int(lists) + 1]
         share = sum(int(place[:16], 16) for place in around) / 2**65
     if lists >= max(1, count) or not is_drawn(query_ids, seed, share).any():
@@ -245,7 +245,7 @@ def unit(annotator: str, measure: str) -> float:
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the bounds of its interval, NaN where there is none; of ``n`` queries."""
+    """A mean of ``n`` queries and the bounds of its interval, NaN without an interval."""
 
     value: float
     low: float
@@ -256,7 +256,7 @@ class Interval:
 def mean_interval(values: pl.Series, confidence: float, clusters: Ints | None = None) -> Interval:
     """The mean of scores over queries with its interval.
 
-    Clopper & Pearson's for scores of 0 and 1, Gaffke's for others in [0, 1] (``bounded``); NaN where some lie elsewhere.
+    Clopper & Pearson's for scores of 0 and 1, Gaffke's for others in [0, 1] (``bounded``); NaN for any outside.
     """
     mean, n = float(values.mean()), len(values)  # type: ignore[arg-type]
     if float(values.min()) < 0 or float(values.max()) > 1:  # type: ignore[arg-type]
@@ -279,19 +279,19 @@ def mean_until(scores: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters) -
 def compare_runs(
     cells: Sequence[Cell], whole: RunScores | None, compare: Compare, bootstrap: Bootstrap
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The tables ``systems`` and ``run_pairs``; empty where there is only one run.
+    """The tables ``systems`` and ``run_pairs``; empty for a single run.
 
-    Intervals and p-values are adjusted for all pairs of runs, of each score by itself: which run is better
-    is one question, however many measures are reported beside it.
+    Intervals and p-values are adjusted for all pairs of runs, separately by score: the best run is one question,
+    however many measures are reported beside it.
 
     Args:
         cells: all with end-to-end scores, or all without (``comparison.label_cells``).
-        whole: the end-to-end scores. Their differences stand beside those of each measure, on all
-            queries that they have, whichever of these the measure has.
+        whole: the end-to-end scores. Their differences appear beside every measure's, over all their queries, even if
+            the measure has only some.
     """
     systems: list[Row] = []
     measures: list[Row] = []
-    chances: dict[bytes, Floats] = {}  # scores are often those of another measure
+    chances: dict[bytes, Floats] = {}  # scores are often equal to another measure's
 
     def above(scores: Floats, clusters: Ints | None) -> Floats:
         content = scores.tobytes() + (b"" if clusters is None else clusters.tobytes())
@@ -335,7 +335,7 @@ def compare_runs(
 
 
 def _figures(scores: RunScores | None, run: str, run_b: str, name: str) -> Row:
-    """The difference of two runs by name of the score, with its interval and p; NaN without scores."""
+    """The difference of two runs under the score's name, with its interval and p; NaN without scores."""
     column = DIFFERENCE if name == DIFFERENCE else difference_of(name)
     names = column, low_of(name), tables.high_of(name), tables.p_of(name)
     figures = [math.nan] * 4 if scores is None else scores.difference(run, run_b)
@@ -343,7 +343,7 @@ def _figures(scores: RunScores | None, run: str, run_b: str, name: str) -> Row:
 
 
 def _by_measure(cells: Sequence[Cell]) -> Iterator[tuple[list[Cell], list[Cell]]]:
-    """The cells of a measure, and the same on the queries that all its runs share; of two runs or more."""
+    """The cells of a measure, and the same on the queries that all its runs share; for two runs or more."""
     groups: dict[tuple[str, str, int | None], list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[cell.annotator, cell.measure, cell.k].append(cell)

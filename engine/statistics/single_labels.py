@@ -1,20 +1,19 @@
-"""What labels of single passages say of whole lists: of the score of one, and of the means where few are read.
+"""Estimates about whole lists from labels of single passages: a list's score, and mean scores if few lists are read.
 
-The ceiling is the greatest tau-b that any function of a list's labels, in their order, has with the scores of the
-lists, where these are 0 and 1. Lists with the same labels are a group that no function tells apart. Fitted to the queries
-at hand it is an upper bound: the more groups, the higher by chance alone. It has no interval, since resamples of a
-maximum do not hold it.
+The ceiling is the greatest tau-b between list scores of 0 and 1 and any function of a list's ordered labels. Lists with
+the same labels form a group, which no function can tell apart. Fitted to the queries at hand it is an upper bound: the
+more groups, the higher by chance alone. It has no interval, since resamples of a maximum do not hold it.
 
-Where only n of N lists are read, the labels of all say what the others would have scored.
-For a difference estimator (Cassel, Särndal & Wretman 1976; prediction-powered inference: Angelopoulos et al. 2023), a
-score f is foretold for each of the N queries, and the mean is that of f over all, plus that of y - f over the n that
-were read. It is right on average whatever f is; the closer f is to y, the narrower the interval. f is linear in what
-the labels say of a list (its ranking measures), shrunken, and fitted without the queries that it is subtracted from.
+If only n of N lists are read, all lists' labels help to estimate the mean. A difference estimator (Cassel, Särndal &
+Wretman 1976; prediction-powered inference: Angelopoulos et al. 2023) predicts a score f for each of the N queries: the
+mean is the mean of f over all queries, plus the mean of y - f over the n read lists. It is unbiased for any f; the
+closer f is to y, the narrower the interval. f is a shrunken linear function of a list's ranking measures, fitted
+without the queries that it is subtracted from.
 
-The interval of the mean of y - f is that of a mean from a bounded range (``bounded``), as of leads: of scores that are 0
-and 1, and foretold alike, it is Clopper & Pearson's. For other queries like these, the
-interval of the mean of f is put together with it (Zou & Donner 2008, "Construction of confidence limits about effect
-measures", Statistics in Medicine 27); for these N queries it is as much narrower as the lists that were read are many.
+The interval of the mean of y - f is that of a mean from a bounded range (``bounded``), as for leads: if scores are 0
+and 1 and predictions constant, it is Clopper & Pearson's. For other queries like these, it is combined with the
+interval of the mean of f (Zou & Donner 2008, "Construction of confidence limits about effect measures", Statistics in
+Medicine 27); for these N queries it shrinks with the fraction of lists read.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from engine.statistics.runs import RunScores
 from engine.statistics.until import least_enough
 from engine.tables import LABEL, PLACE, QUERY_ID, RHO, RUN, VALUE, K, N, high_of, low_of
 
-# The least score that is right, of scores and labels between 0 and 1.
+# The least score that counts as right, for scores and labels between 0 and 1.
 SUCCESS = 0.5
 # The figures: shares of the queries, and tau of the best function of the labels.
 RIGHT_UNSEEN, WRONG_DESPITE = "right_without_label", "wrong_despite_label"
@@ -54,14 +53,14 @@ def unseen(
     clusters: Clusters,
     known: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """The table ``unseen``: of each run, lists that are right though no label is, or wrong though one is; the ceiling.
+    """The table ``unseen``: per run, lists that are right without a right label, or wrong despite one; the ceiling.
 
-    Where the reader was also asked without any passage: the lists of queries that it answers right so.
+    If the reader was also run without passages: also the lists of queries that it answers right without any.
 
     Args:
-        label_lists: ``tables.LABEL_LISTS``. Where labels were not made, those that were decide, or the list is left out.
-        bootstrap: shares have exact intervals (``bounded.mean_interval``) where it has resamples.
-        known: ``tables.HARM_OUTCOMES``; None where nothing was read without a passage.
+        label_lists: ``tables.LABEL_LISTS``. If some labels are missing, the others decide, or the list is left out.
+        bootstrap: shares have exact intervals (``bounded.mean_interval``) if it has resamples.
+        known: ``tables.HARM_OUTCOMES``; None if the reader was not run without passages.
     """
     rows: list[tuple[object, ...]] = []
 
@@ -106,14 +105,14 @@ def _at_best(lists: pl.DataFrame) -> tuple[float, str]:
 
 
 def ceiling(group: Ints, y: Floats) -> float:
-    """The greatest tau-b with y that a function of the group has; NaN where y does not vary.
+    """The greatest tau-b with y of any function of the group; NaN if y does not vary.
 
-    That function goes up with the mean score of a group. Which neighbours share a level is found exactly: tau is
-    ``N / sqrt(D Y)`` for N concordant less discordant pairs, D pairs on two levels and Y pairs of two scores, and
-    ``N^2 / D`` is convex, so that it is greatest at a corner of the convex hull of all (D, N).
+    This function rises with the mean score of a group. An exact search finds the neighbours that share a level: tau is
+    ``N / sqrt(D Y)`` for N concordant less discordant pairs, D pairs on two levels and Y pairs of two scores, and ``N^2
+    / D`` is convex, so that it is greatest at a corner of the convex hull of all (D, N).
 
     Args:
-        group: shape (n,), of each query, from 0 without gaps.
+        group: shape (n,), per query, from 0 without gaps.
         y: shape (n,), 0 or 1.
     """
     size, right = np.bincount(group), np.bincount(group, y)
@@ -139,7 +138,7 @@ def ceiling(group: Ints, y: Floats) -> float:
 
 
 def _split(ones: Floats, sizes: Floats, price: float) -> tuple[float, float]:
-    """(D, N) of the levels for which ``N - price D`` is greatest, of groups in order, given as running sums."""
+    """(D, N) of the levels that maximize ``N - price D``, from running sums of ordered groups."""
     pairs, nets = np.zeros(len(ones)), np.zeros(len(ones))
     for end in range(1, len(ones)):
         pair = pairs[:end] + (sizes[end] - sizes[:end]) * sizes[:end]
@@ -152,9 +151,9 @@ def _split(ones: Floats, sizes: Floats, price: float) -> tuple[float, float]:
 def by_place(
     label_lists: pl.DataFrame, downstream: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters
 ) -> pl.DataFrame:
-    """The table ``by_place``: Spearman's rho of the label at each place with the list's score, where lists reach it.
+    """The table ``by_place``: Spearman's rho of list scores and labels at each place, over the lists that reach it.
 
-    The arguments are those of ``unseen``; ``label`` is the mean. No rows where some labels were not made.
+    Arguments as for ``unseen``; ``label`` is the mean. No rows if some labels are missing.
     """
     scored = label_lists.join(downstream, on=[RUN, QUERY_ID]).filter(pl.col(LABEL).list.len() > 0)
     places = pl.int_ranges(1, pl.col(LABEL).list.len() + 1).alias(PLACE)
@@ -177,13 +176,13 @@ def by_place(
     return pl.DataFrame(rows, schema=tables.BY_PLACE)
 
 
-# With fewer lists, no interval holds that is narrow enough to say something.
+# With fewer lists, no valid interval is narrow enough to be useful.
 LEAST_LISTS = 20
 # Lists of the first round to a width.
 FIRST_LISTS = 40
-# Parts of which each is left out of a fit.
+# Folds of the fit.
 _FOLDS = 10
-# Of p-values: the logarithm of the least, and the steps in which they are found.
+# The logarithm of the least p-value, and the steps of the search for p-values.
 _LEAST_LOG_P, _HALVINGS = -30.0, 24
 # Standard errors of a 90% upper bound.
 _DOUBT = 1.28
@@ -193,11 +192,11 @@ _BOUNDS = (low_of(VALUE), high_of(VALUE), "low_these_queries", "high_these_queri
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A mean over N queries, of which n had their lists read.
+    """A mean over N queries, n with a read list.
 
     Attributes:
-        known, foretold: (n,) the scores of the lists read, and what was foretold of each without it.
-        f: (N,) what is foretold of all.
+        known, foretold: (n,) the scores of the lists read, and their predictions, each fitted without its own score.
+        f: (N,) predictions for all queries.
         low, high: the range of scores.
     """
 
@@ -208,7 +207,7 @@ class Estimate:
     high: float
 
     def less(self, other: Estimate) -> Estimate:
-        """The difference of two runs' means on the same queries, of which the same were read."""
+        """The difference of two runs' means on the same queries, with the same lists read."""
         return Estimate(
             known=self.known - other.known,
             foretold=self.foretold - other.foretold,
@@ -219,20 +218,20 @@ class Estimate:
 
     @property
     def value(self) -> float:
-        """The estimate; NaN where no list was read."""
+        """The estimate; NaN if no list was read."""
         if not self.n:
             return math.nan
         return float(self.f.mean() + (self.known - self.foretold).mean())
 
     @property
     def rho(self) -> float:
-        """Correlation of what was foretold with what was read, on the lists read; 0 where either is constant."""
+        """Correlation of predictions and scores on the lists read; 0 if either is constant."""
         varies = self.n and np.ptp(self.known) > 0 and np.ptp(self.foretold) > 0
         return float(np.corrcoef(self.known, self.foretold)[0, 1]) if varies else 0.0
 
     @property
     def n(self) -> int:
-        """How many lists were read."""
+        """Number of lists read."""
         return len(self.known)
 
     def interval(self, level: float, *, here: bool = False) -> tuple[float, float]:
@@ -240,7 +239,7 @@ class Estimate:
 
         Args:
             level: 1 less the confidence, divided among intervals that hold together.
-            here: for the mean of just these queries; else for that of others like these.
+            here: for the mean of just these queries; else for the mean of others like these.
         """
         if self.n < LEAST_LISTS:
             return math.nan, math.nan
@@ -252,7 +251,7 @@ class Estimate:
             least, most = (float(self.known.sum()) / of + unread * end for end in (least, most))
         else:
             below, above = (math.hypot(*parts) for parts in reach)
-        # Nothing seen but an end of the range: the mean may be there.
+        # All scores are at an end of the range: the mean may be there.
         low = least if (self.known == self.low).all() else max(least, self.value - below)
         high = most if (self.known == self.high).all() else min(most, self.value + above)
         return low, high
@@ -260,7 +259,7 @@ class Estimate:
     def reaches(
         self, level: float, n: int, of: int, doubt: float = 0.0
     ) -> tuple[tuple[float, float], tuple[float, float]]:
-        """How far the interval of n of so many lists reaches below and above the mean: by y - f, and by f.
+        """Distances of the interval's ends below and above the mean, for n of so many lists: from y - f, and from f.
 
         The variance of y - f may exceed that of the lists read by ``doubt`` standard errors.
         """
@@ -275,7 +274,7 @@ class Estimate:
         return (wider * below, of_f), (wider * above, of_f)
 
     def p_value(self, comparisons: int) -> float:
-        """1 less the confidence at which the interval just reaches 0, for all comparisons; NaN without one."""
+        """1 less the confidence at which the interval just reaches 0, for all comparisons; NaN without an interval."""
         if self.n < LEAST_LISTS:
             return math.nan
         least, most = _LEAST_LOG_P, 0.0
@@ -289,10 +288,10 @@ class Estimate:
         return min(1.0, comparisons * math.exp(most))
 
     def _ends(self) -> Floats:
-        """The least and the largest residual; of a pair no farther out than one query can favour a run.
+        """The least and the largest residual; for a pair, cut to a query's largest contribution to a lead.
 
-        Runs that differ as far as can be, and the other way round than was foretold: with them intervals of pairs
-        were 1% to 6% wider in replays, and held no more often.
+        The uncut extremes are runs that differ maximally, contrary to the prediction: they widened intervals of pairs
+        by 1% to 6% in replays, without holding more often.
         """
         return np.clip(np.array([self.low - self.f.max(), self.high - self.f.min()]), -1.0, 1.0)
 
@@ -301,8 +300,8 @@ def estimate(y: Floats, features: Floats) -> Estimate:
     """The mean of a score between 0 and 1.
 
     Args:
-        y: (N,) of each query, NaN where its list was not read. Those that were are drawn at random.
-        features: (N, p) what is known of all queries.
+        y: (N,) per query, NaN if its list was not read. The lists read are a random sample.
+        features: (N, p) predictors for all queries.
     """
     read = np.flatnonzero(~np.isnan(y))
     n, of = len(read), len(y)
@@ -321,11 +320,11 @@ def estimate(y: Floats, features: Floats) -> Estimate:
 
 
 def means(downstream: pl.DataFrame, query_scores: pl.DataFrame, level: float) -> pl.DataFrame:
-    """The mean end-to-end score of each run over all queries: its estimate, both intervals, and rho.
+    """The mean end-to-end score per run over all queries: its estimate, both intervals, and rho.
 
     Args:
-        downstream: the scores of the lists read, of one at least; a run without any has no row.
-        query_scores: of all queries; the first annotator's measures foretell scores.
+        downstream: scores of the lists read, at least one; a run without scores has no row.
+        query_scores: of all queries; the first annotator's measures predict scores.
     """
     rows: list[dict[str, Any]] = []
     for run, table in _tables(downstream, query_scores).items():
@@ -342,9 +341,9 @@ def means(downstream: pl.DataFrame, query_scores: pl.DataFrame, level: float) ->
 def from_labels(
     whole: RunScores, downstream: pl.DataFrame, query_scores: pl.DataFrame, bootstrap: Bootstrap
 ) -> RunScores:
-    """Scores of some lists with means and differences of all queries; differences are of other queries like these.
+    """Scores of some lists with means and differences of all queries; differences are for other queries like these.
 
-    All are of the queries that every run has, and of each of these all lists were read, or none.
+    All use the queries that every run has; for each query all lists were read, or none.
     """
     found, pairs = compared(downstream, query_scores)
     assert tuple(found) == whole.runs
@@ -362,7 +361,7 @@ def from_labels(
 def compared(
     downstream: pl.DataFrame, query_scores: pl.DataFrame
 ) -> tuple[dict[str, Estimate], list[Estimate]]:
-    """The mean of each run that has scores, over the queries that all these have, and the lead of every two runs."""
+    """The mean per run with scores, over the queries common to these runs, and the lead for every two runs."""
     of_all = _tables(downstream, query_scores)
     runs = downstream[RUN].unique(maintain_order=True)
     by_run = {run: of_all[run] for run in runs if run in of_all}
@@ -382,10 +381,10 @@ def compared(
 def next_lists(
     found: Sequence[Estimate], width: float, level: float, of: int, *, labelled: bool
 ) -> tuple[int, bool]:
-    """How many lists to have next, and whether with the labels of all queries: as many as were read if these suffice.
+    """How many lists to read next, and whether with all queries' labels: the number read so far if these suffice.
 
-    Half of the lists that seem to be needed are read with the labels of their queries alone. What they show decides how
-    many are read in all: as many as are needed if scores spread as far as they well may. ``of`` counts queries.
+    First, half of the estimated number of lists is read with only their own queries' labels. Their scores then decide
+    the total: the number needed if scores spread as far as plausible. ``of`` counts queries.
     """
     n = found[0].n
     if labelled and half_width(found, level, n, of) <= width:
@@ -402,13 +401,13 @@ def next_lists(
 def half_width(
     found: Sequence[Estimate], level: float, n: int, of: int, doubt: float = 0.0
 ) -> float:
-    """Half the width of the widest interval for other queries, of n lists of so many queries; ``level`` is of all together."""
+    """Half the width of the widest interval for ``of`` other queries, from n lists; ``level`` covers all together."""
     reaches = (one.reaches(level / len(found), n, of, doubt) for one in found)
     return max((math.hypot(*below) + math.hypot(*above)) / 2 for below, above in reaches)
 
 
 def _tables(downstream: pl.DataFrame, query_scores: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """By run, a row for each query: the score of its list, or null, and the first annotator's measures."""
+    """Per run, a row for each query: the score of its list, or null, and the first annotator's measures."""
     first = query_scores.filter(pl.col(tables.ANNOTATOR) == pl.col(tables.ANNOTATOR).first())
     measures = first.pivot(tables.MEASURE, index=[RUN, QUERY_ID], values=VALUE)
     scores = downstream.select(RUN, QUERY_ID, VALUE)
@@ -417,9 +416,9 @@ def _tables(downstream: pl.DataFrame, query_scores: pl.DataFrame) -> dict[str, p
 
 
 def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:
-    """Ridge regression of ``y``, for all queries; having no influence weighs as much as the root of their number queries.
+    """Ridge regression of ``y``, for all queries; the penalty is the square root of the number of queries.
 
-    In replays the residuals spread less than with a fixed weight of 4: by 1% in the mean, in nearly all cells.
+    In replays the residuals spread less than with a fixed penalty of 4: by 1% in the mean, in nearly all cells.
     """
     middle, mean = columns.mean(axis=0), float(y.mean())
     centred = columns - middle
@@ -428,7 +427,7 @@ def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:
 
 
 def _bound(residuals: Floats, end: float, tail: float, each: float) -> float:
-    """The lower bound of the mean, each residual counted so often, with one more at the lower end of the range."""
+    """The lower bound of the mean, with ``each`` copies of all residuals, and one more at the lower end of the range."""
     sums, sizes, amounts = weighed(residuals, np.ones(len(residuals)))
     rows = Weighed(np.append(sums, end), np.append(sizes, 1.0), np.append(amounts * each, 1.0))
     return lower_bound(rows, tail)

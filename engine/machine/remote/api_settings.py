@@ -1,6 +1,6 @@
-"""Models behind an API: the settings of server, rate and budget, and what a specification says of such a model alone."""
+"""Models behind an API: settings of the server, its rates and the budget, and specifications of such models."""
 
-# Annotations are no strings here: the command line looks those of a base up where its subclasses are.
+# Annotations are no strings here: the command line looks up a base class's annotations in its subclasses' modules.
 
 import json
 import os
@@ -15,21 +15,21 @@ from engine.messages.errors import InputError
 from engine.messages.extras import require
 
 Endpoint = Literal["chat", "completions"]
-# What the names of models behind an API begin with.
+# Prefix of the names of models behind an API.
 PREFIX = "openai:"
-# Where the openai client asks if nobody says.
+# The openai client's own default.
 _DEFAULT_ADDRESS = "https://api.openai.com/v1"
 HOUR = 3600.0
 KEY_VARIABLE, ADDRESS_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
 
 def is_api(name: str) -> bool:
-    """Whether a name is that of a model behind an API."""
+    """Whether a name belongs to a model behind an API."""
     return name.startswith(PREFIX)
 
 
 def model_of(name: str) -> str:
-    """The model that the name of a reader or an encoder asks a server for; an InputError where it names none."""
+    """The model that a reader or an encoder requests from a server; raises an InputError if its name has none."""
     model = name.removeprefix(PREFIX).strip()
     if not model:
         raise InputError(
@@ -40,7 +40,7 @@ def model_of(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings(Checked):
-    """The server that models named openai:MODEL are asked of, and bounds on what is asked.
+    """Server of models named openai:MODEL, with limits on requests.
 
     Attributes:
         base_url: Address of the server, as in http://localhost:8000/v1; by default the openai client's own:
@@ -55,7 +55,7 @@ class ServerSettings(Checked):
         price_in: Price of a million tokens of prompts.
 
     Raises:
-        InputError: a value out of range, an address that is none, or a cost without prices.
+        InputError: a value out of range, an invalid address, or a cost without prices.
     """
 
     _prices: ClassVar[tuple[str, ...]] = ("price_in",)
@@ -94,24 +94,24 @@ class ServerSettings(Checked):
             _refuse_address(self.base_url, "`base_url`")
 
     def server(self) -> "ApiSettings":
-        """These settings alone, for requests that have no answer but vectors."""
+        """These settings for requests that return vectors, without output tokens."""
         given = {one.name: getattr(self, one.name) for one in fields(ServerSettings)}
         return ApiSettings(**given, price_out=None if self.price_in is None else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiSettings(ServerSettings):
-    """What is asked of readers named openai:MODEL, and of whom.
+    """Server and request settings of readers named openai:MODEL.
 
     Attributes:
         price_out: Price of a million tokens of answers.
-        price_per_hour: Price of one actor for an hour, in the same currency: that of the machine, or of the part
-            of it that one actor takes. `max_cost` bounds the sum of this price and that of tokens.
-        max_hours: Most hours of LLM calls, start of the actors included. An evaluation ends in order, with exit
-            status 4, when the next calls would pass it, or `max_cost`.
-        batch_out: File for the requests of the LLM calls that are missing, in OpenAI's batch format; nothing
-            is asked but the trial. Several files with numbers where one would be too large, or models differ.
-        batch_in: The answers to such files, as the provider gives them; nothing is asked but the trial.
+        price_per_hour: Price of an actor for an hour, in the same currency: the price of the machine, or of its part
+            that an actor takes. `max_cost` bounds the sum of this price and that of tokens.
+        max_hours: Most hours of LLM calls, start of the actors included. An evaluation ends in order, with exit status
+            4, when the next calls would pass it, or `max_cost`.
+        batch_out: File for the requests of missing LLM calls, in OpenAI's batch format; only the trial request is sent.
+            Several numbered files if one would be too large, or models differ.
+        batch_in: The answers to such files, as the provider gives them; only the trial request is sent.
         endpoint: chat (a system message and a user message), or completions (a text to continue).
     """
 
@@ -126,15 +126,15 @@ class ApiSettings(ServerSettings):
 
     @property
     def address(self) -> str:
-        """Where requests go; with the credentials that the user put there."""
+        """Address of requests, including the user's credentials."""
         return self.base_url or os.environ.get(ADDRESS_VARIABLE) or _DEFAULT_ADDRESS
 
     @property
     def key(self) -> str:
-        """The server's key; empty without one. White space around it, as of a file's last line, is no part of it.
+        """The server's key, stripped of white space such as a file's last line break; empty if unset.
 
         Raises:
-            InputError: it holds what no header of a request may; its letters are not shown.
+            InputError: the key has characters that are invalid in a request header; they are not printed.
         """
         key = os.environ.get(self.api_key_env, "").strip()
         odd = next((letter for letter in key if not " " <= letter <= "~"), None)
@@ -149,23 +149,23 @@ class ApiSettings(ServerSettings):
 
     @property
     def host(self) -> str:
-        """The host of the address with its port, where it has one; without credentials."""
+        """Host of the address with its port, if any; without credentials."""
         return urlsplit(self.address).netloc.rpartition("@")[2].lower()
 
     @property
     def path(self) -> str:
-        """The path of the address, which may tell servers of one host apart; empty for the usual one."""
+        """Path of the address, which may distinguish servers on a host; empty for the usual path."""
         path = urlsplit(self.address).path.rstrip("/")
         return "" if path == "/v1" else path
 
     @property
     def is_batch(self) -> bool:
-        """Whether reads are taken from files or written into one, and no server is asked for them."""
+        """Whether reads come from files or go into a file, without requests to a server."""
         return bool(self.batch_in) or self.batch_out is not None
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there is a bound on what an evaluation uses in all."""
+        """Whether tokens or costs of an evaluation are bounded."""
         return self.max_tokens is not None or self.max_cost is not None
 
     def changed(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class ApiSettings(ServerSettings):
         return {name: value for name, (value, default) in values.items() if value != default}
 
     def cost(self, prompt: float, output: float, seconds: float | None = None) -> float | None:
-        """What tokens cost, with the seconds of all actors where they are given; None without prices."""
+        """Cost of tokens, plus the price of ``seconds`` of all actors if given; None without prices."""
         of_tokens = None
         if self.price_in is not None and self.price_out is not None:
             of_tokens = (prompt * self.price_in + output * self.price_out) / 1e6
@@ -183,10 +183,10 @@ class ApiSettings(ServerSettings):
         return (of_tokens or 0.0) + seconds * self.price_per_hour / HOUR
 
     def require_server(self, what: str) -> None:
-        """Refuse a server that cannot be asked for ``what``, before it is; credentials in its address are masked.
+        """Refuse an unusable server before a request for ``what``; credentials in its address are masked.
 
         Raises:
-            InputError: no address that requests can go to, no openai client, or no key where one is wanted.
+            InputError: an invalid address, no openai client, or no key for a server that requires one.
         """
         _refuse_address(self.address, "`base_url`" if self.base_url else ADDRESS_VARIABLE)
         require(what, "api")
@@ -202,12 +202,12 @@ class ApiSettings(ServerSettings):
 def _refuse_address(address: str, what: str) -> None:
     try:
         parts = urlsplit(address)
-        host = (parts.hostname or "").encode("idna")  # a label of 64 letters is no host's
+        host = (parts.hostname or "").encode("idna")  # labels of 64 letters are invalid
         fits = parts.scheme in ("http", "https") and 0 < len(host) < 254 and (parts.port or 1) > 0
     except ValueError:  # a port that is not a number, a bracket that is not closed
         fits = False
     if not fits:
-        # Without its scheme an address is not known as one, whose user and password are masked.
+        # Masking of user and password recognizes addresses by their scheme.
         shown = address if "://" in address else address.rpartition("@")[2]
         raise InputError(
             f"{what} is {shown}", "write it like http://localhost:8000/v1", "server.address"
@@ -223,21 +223,21 @@ class ApiSpec:
     """A model behind a server that speaks OpenAI's protocol.
 
     Attributes:
-        model: its name there.
-        settings: the server, and bounds on what it is asked.
+        model: its name on the server.
+        settings: the server, and limits on requests.
         system: the system message of a chat; empty for none.
-        parameters: what is sent beside model and messages (JSON).
-        embeds: whether vectors are asked for, of texts that are given as a list in JSON.
-        server: the fingerprint that the server gave of itself; empty where it gives none.
-        refused: parameters that the server does not take, and that are not sent.
-        named: the model that the answer to the trial names; empty where it names none.
-        said: that answer, where it is greedy; else empty.
-        former: the host and the fingerprint of the server by which earlier versions knew it; None for its address.
-        opened: whether answers hold the end of a thought, and not its beginning, which the server's template writes.
-        thought: what thoughts were seen to begin and end with, where it is not what the prompt says; None otherwise.
-        cut: where the answer to the trial was cut at the prompt's limit, the tokens that it took with more room, 0 where
-            they are not known; None where it was whole.
-        trial_tokens: of the prompt of the trial, as the server counts them; 0 where it does not.
+        parameters: request parameters besides model and messages (JSON).
+        embeds: whether requests return vectors, for texts in a JSON list.
+        server: the server's own fingerprint; empty if it reports none.
+        refused: unsupported parameters, which are not sent.
+        named: the model that the answer to the trial names; empty if it names none.
+        said: the answer to a greedy trial; else empty.
+        former: host and fingerprint that identified the server in earlier versions; None for its address.
+        opened: whether answers hold only the end of a thought, because the server's template writes its beginning.
+        thought: observed begin and end of thoughts if the prompt's differ; else None.
+        cut: tokens of the trial's answer with more room, if the prompt's limit cut it, 0 if their number is unknown;
+            None for a whole answer.
+        trial_tokens: tokens of the trial's prompt, as the server counts them; 0 if it does not.
     """
 
     model: str
@@ -257,21 +257,21 @@ class ApiSpec:
 
     @property
     def endpoint(self) -> Endpoint:
-        """What is asked of the server: a chat, or a text to continue."""
+        """Kind of request: a chat, or a text to continue."""
         return self.settings.endpoint
 
     @property
     def decisive(self) -> list[object]:
-        """What the answers depend on, as far as anybody here can know."""
+        """The inputs that determine answers, as far as a client can know."""
         place, server = self.former or (f"{self.settings.host}{self.settings.path}", "")
         return [place, self.model, server, self.endpoint, self.system, self.parameters]
 
     @property
     def sent(self) -> dict[str, Any]:
-        """What is sent beside model and prompt.
+        """Request parameters besides model and prompt.
 
-        Chats may begin with a string that ends an answer, or with a thought that holds one: where they end is
-        decided here alone.
+        Chats may begin with a string that ends an answer, or with a thought that holds one, so only the client cuts
+        answers there.
         """
         sent: dict[str, Any] = json.loads(self.parameters)
         if self.endpoint == "chat":
@@ -279,7 +279,7 @@ class ApiSpec:
         return sent
 
     def body(self, text: str) -> dict[str, Any]:
-        """What is sent for a prompt."""
+        """The body of a request for a prompt."""
         sent = {"model": self.model, **self.sent}
         if self.embeds:
             return sent | {"input": json.loads(text)}
@@ -289,13 +289,13 @@ class ApiSpec:
         return sent | {"messages": [*messages, {"role": "user", "content": text}]}
 
     def request(self, text: str) -> dict[str, Any]:
-        """What is sent for a prompt to a server that answers now.
+        """The body of a request for a prompt to a server that answers now.
 
-        Some servers stream where nothing is said of it. No answer depends on it, and no read's key.
+        Some servers stream by default. Neither an answer nor a read's key depends on it.
         """
         whole = {} if self.embeds or "stream" in self.refused else {"stream": False}
         return self.body(text) | whole
 
     def size(self, text: str) -> int:
-        """The bytes of a prompt, with the system message."""
+        """Bytes of a prompt, with the system message."""
         return len((self.system + text).encode("utf-8", "surrogatepass"))

@@ -24,31 +24,31 @@ from engine.machine.remote.transport import UntakenError
 from engine.messages.errors import MASK, InputError, masked
 from engine.messages.wording import as_unicode, listed
 
-# How often a request is made before it counts as failed: one in 400,000, where one in five fails.
+# Attempts before a request counts as failed: one request in 400,000, at a failure rate of 20%.
 ATTEMPTS = 8
-# Seconds before a request is made again: twice as many each time, up to the longest, less up to a half by
-# chance. A server that asks for a longer wait than the longest of all is not waited for.
+# Seconds before a retry: doubled each time, up to the longest, less up to a half by chance. Requests fail at once if a
+# server demands more than the longest of all.
 FIRST_WAIT, LONGEST_WAIT, LONGEST_ASKED = 0.5, 30.0, 600.0
-# Statuses after which a request is made again: timeouts, conflicts, too many requests, faults of servers.
+# Statuses that allow a retry: timeouts, conflicts, too many requests, faults of servers.
 _PASSING = frozenset({408, 409, 425, 429})
-# Statuses that hold of every request: no key or a wrong one, no credit, no such model. 403 may be of a single text.
+# Statuses that concern every request: no key or a wrong one, no credit, no such model. 403 may concern a single text.
 _FINAL = frozenset({401, 402, 404, 407})
 _NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _LONGEST_REASON, _LONGEST_NAME = 300, 200
-# Letters of a key that are found in a message by chance hardly ever, and those that servers show of one that they mask.
+# Letters of a key that hardly ever occur in a message by chance, and letters that servers leave of a masked key.
 _PART, _END = 8, 3
 _MASKED = re.compile(r"\*\*|\.\.|…")
-# Tokens that no request has, and a log-probability of 1, with rounding.
+# An impossible number of tokens, and a log-probability of 1, with rounding.
 _MOST_TOKENS, _SURE = 1e9, 0.01
-# What ``answer_of`` raises.
+# Exceptions that ``answer_of`` raises.
 NO_ANSWER = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 _NO_STREAM = 'have the server answer in one piece, as "stream": false asks it to, or ask another'
-# Attempts to reach a server that has not answered anything yet: its address may be wrong.
+# Attempts until a server's first answer: its address may be wrong.
 _FIRST_ATTEMPTS = 3
 
 
 class RefusedError(Exception):
-    """The server does not take this request, another one it may; ``parameter`` is what it says is wrong, if it does."""
+    """The server rejects this request, but maybe not others; ``parameter`` is the rejected one, if named."""
 
     def __init__(self, reason: str, parameter: str = "") -> None:
         super().__init__(reason)
@@ -56,7 +56,7 @@ class RefusedError(Exception):
 
 
 class UnansweredError(Exception):
-    """A request was not answered, made again where that might help: why not; ``remedy`` is for when none is answered."""
+    """An unanswered request, despite any useful retries; ``remedy`` is for when no request is answered."""
 
     def __init__(self, reason: str = "", remedy: str = "check `base_url`") -> None:
         super().__init__(reason)
@@ -64,7 +64,7 @@ class UnansweredError(Exception):
 
 
 class _PassingError(Exception):
-    """A request failed as another may not; ``wait`` is how long the server asks to wait, ``reached`` whether it spoke."""
+    """A failure that a retry may cure; ``wait`` is the server's requested delay, ``reached`` whether it responded."""
 
     def __init__(self, reason: str, wait: float | None = None, *, reached: bool = True) -> None:
         super().__init__(reason)
@@ -72,24 +72,24 @@ class _PassingError(Exception):
 
 
 class _StreamedError(ValueError):
-    """What should be an answer is a piece of one."""
+    """The response is a piece of a stream."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server answered.
+    """A server's answer.
 
     Attributes:
-        text: as it came; None where the server gave none.
-        usage: tokens, as the server reports them; None where it does not.
-        finish: why the answer ended, in the protocol's words; empty where the server does not say.
-        likeliest: log-probabilities of the likeliest first tokens, by their text; None where it gives none.
-        vectors: records of a vector and the place of its text, where these were asked for.
-        tokens: of the answer, behind those of an echoed prompt, with log-probabilities or NaN; None for none.
-        server: the fingerprint that the server gives of itself; empty for none.
+        text: as received; None if the server gave none.
+        usage: tokens, as the server reports them; None if it does not.
+        finish: why the answer ended, in the protocol's words; empty if not reported.
+        likeliest: log-probabilities of the likeliest first tokens, by their text; None if not reported.
+        vectors: records of a vector and its text's place, for embedding requests.
+        tokens: tokens of the answer, without an echoed prompt, with log-probabilities or NaN; None for none.
+        server: the server's own fingerprint; empty for none.
         model: the model that the answer names; empty for none.
-        thought: what the model thought before, where the server tells it from the answer; else None.
-        seconds: from when the request was made for the last time until the answer was there; None in a batch.
+        thought: the model's preceding thought, if the server separates it from the answer; else None.
+        seconds: from the start of the last attempt to the answer; None in a batch.
     """
 
     text: str | None
@@ -105,10 +105,10 @@ class Answer:
 
 
 class Client:
-    """Asks one server, through limits; safe for threads.
+    """Sends requests to one server, within limits; safe for threads.
 
     Raises:
-        InputError: the environment has a key, a header, a proxy or certificates that cannot be used.
+        InputError: the environment has an unusable key, header, proxy or certificate.
     """
 
     def __init__(self, settings: ApiSettings, limits: Limits) -> None:
@@ -117,28 +117,28 @@ class Client:
         self._key_variable, key = settings.api_key_env, settings.key
         parts = urlsplit(settings.address)
         secrets = {key, parts.password or "", unquote(parts.password or "")}
-        # One of three letters keeps nobody out, and would be found in any message.
+        # Keys of three letters protect nothing, and would occur in any message.
         self._secrets = [secret for secret in secrets if len(secret) > 3]
         client = transport.bounded_client(settings.request_timeout)
         proxy = transport.proxy_variable(client, settings.address)
-        # What is said of a request, and what is to be done where none comes through.
+        # Words about a request's route, and the remedy if no request succeeds.
         self._via, self._remedy = "", "start the server, or check `base_url`"
         if proxy:
             self._via = f" through the proxy of {proxy}"
             self._remedy = f"start the proxy, unset {proxy}, or name {parts.hostname} in NO_PROXY"
         self._client = openai.OpenAI(
-            # The client wants one; servers of one's own take any.
+            # The client requires a key; private servers accept any.
             api_key=key or "none",
             base_url=settings.address,
             http_client=client,
             timeout=settings.request_timeout,
-            max_retries=0,  # done here, where waiting and what is spent are counted
+            max_retries=0,  # ``ask`` retries, with limits on waiting and spending
         )
         self._reached = False
         _refuse_headers(self._client.default_headers)
 
     def close(self) -> None:
-        """End the requests that are under way."""
+        """Abort open requests."""
         self._client.close()
 
     def ask(
@@ -153,9 +153,9 @@ class Client:
         """The server's answer to a prompt, of at most ``output`` tokens; ``calibrates`` as in ``Limits.settle``.
 
         Raises:
-            RefusedError: the server does not take it.
-            UnansweredError: it was asked ``ATTEMPTS`` times.
-            StoppedAskingError: nothing more can be asked.
+            RefusedError: the server rejects the request.
+            UnansweredError: ``ATTEMPTS`` attempts failed.
+            StoppedAskingError: no more requests are allowed.
         """
         body = spec.request(text)
         size = spec.size(text)
@@ -165,7 +165,7 @@ class Client:
             begun = time.perf_counter()
             try:
                 answer = self._once(spec, body)
-                # What nothing reports counts as what was reserved: bounds hold all the same.
+                # Unreported usage counts as reserved, so that bounds hold.
                 used = answer.usage or ticket.expected
                 self._reached = True
                 return replace(answer, seconds=time.perf_counter() - begun)
@@ -221,11 +221,11 @@ class Client:
                 return Answer(None, used, "", None, "", vectors=list(parsed["data"]))
             return answer_of(parsed, chat=chat)
         except NO_ANSWER as error:
-            # JSON behind JSON is chunks, each in a line.
+            # Further JSON after the first is chunks, one a line.
             if isinstance(error, _StreamedError) or getattr(error, "msg", "") == "Extra data":
                 raise UnansweredError(f"{self._host}: its answer is a stream", _NO_STREAM) from None
             is_page = shown.startswith("<")
-            # What was cut on its way may come whole the next time.
+            # A truncated answer may arrive whole on a retry.
             if not is_page and isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
                 raise _PassingError(f"no answer as the protocol has it: {shown}") from None
             kind = "a page, not" if is_page else "JSON, but not"
@@ -262,7 +262,7 @@ class Client:
         return RefusedError(reason, str(error.param or ""))
 
     def _shown(self, text: str) -> str:
-        """Words of a server in one line, without secrets, and not too many of them."""
+        """A server's words in one line, shortened, with secrets masked."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         for word in text.split():
@@ -272,7 +272,7 @@ class Client:
 
 
 def _is_part(word: str, secret: str) -> bool:
-    """Whether a word shows a part of a secret, as servers do to say which key they were given."""
+    """Whether a word shows part of a secret, as in servers' messages about a key."""
     if any(secret[i : i + _PART] in word for i in range(len(secret) - _PART + 1)):
         return True
     ends = secret[:_END], secret[-_END:]
@@ -280,7 +280,7 @@ def _is_part(word: str, secret: str) -> bool:
 
 
 def _refuse_headers(headers: Mapping[str, Any]) -> None:
-    """Refuse headers that the openai client takes from the environment, and that no request may have."""
+    """Refuse invalid headers that the openai client takes from the environment."""
     for name, value in headers.items():
         if isinstance(value, str) and not all(" " <= letter <= "~" for letter in name + value):
             given = [one for one, text in os.environ.items() if value in text and "OPENAI" in one]
@@ -294,7 +294,7 @@ def _refuse_headers(headers: Mapping[str, Any]) -> None:
 def _message(error: openai.APIStatusError) -> str:
     body = error.body
     if isinstance(body, dict):
-        # Some servers wrap it once more, some call it otherwise, and some have only a text.
+        # Some servers wrap it once more, some rename it, and some have only a text.
         inner = body.get("error", body)
         if isinstance(inner, dict):
             inner = inner.get("message") or inner.get("detail") or inner
@@ -303,7 +303,7 @@ def _message(error: openai.APIStatusError) -> str:
 
 
 def _error_within(content: Any, response: Any) -> openai.APIStatusError | None:
-    """The error that stands in a body of status 200, or in a choice of it, as one of the status that it names."""
+    """An error in the body of a response with status 200, or in a choice, as an error of its own status."""
     choices = content.get("choices") if isinstance(content, dict) else None
     for one in (content, *(choices if isinstance(choices, list) else ())):
         error = one.get("error") if isinstance(one, dict) else None
@@ -317,7 +317,7 @@ def _error_within(content: Any, response: Any) -> openai.APIStatusError | None:
 
 
 def asked_wait(headers: Mapping[str, str]) -> float | None:
-    """For how many seconds a server asks not to be asked, by its headers; None where it does not."""
+    """Seconds to wait before the next request, from a server's headers; None if not stated."""
     for name, scale in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         value = headers.get(name)
         if value is None:
@@ -338,16 +338,16 @@ def answer_of(content: Any, *, chat: bool) -> Answer:
     """The answer in the body of a response.
 
     Raises:
-        ValueError, KeyError, TypeError, IndexError, AttributeError: it is none, as the protocol has it.
+        ValueError, KeyError, TypeError, IndexError, AttributeError: the body does not follow the protocol.
     """
     choice = (content["choices"] or [{}])[0]
     message = (choice.get("message") or {}) if chat else choice
     if chat and not message and choice.get("delta"):
         raise _StreamedError
     text = message.get("content" if chat else "text")
-    if isinstance(text, list):  # in parts, of which other kinds than texts are passed over
+    if isinstance(text, list):  # a list of parts; only texts count
         text = "".join(part.get("text") or "" for part in text)
-    # Servers call it by one of these names.
+    # The field's name depends on the server.
     thought = message.get("reasoning_content") or message.get("reasoning")
     if not isinstance(text, str | None):
         raise TypeError("the answer is not a text")
@@ -370,7 +370,7 @@ def _whole(digits: str) -> float:
 
 
 def _usage(content: Any, *, answered: bool = False) -> Usage | None:
-    """Tokens, under OpenAI's names or Anthropic's; None where numbers lack, or say that a prompt or an answer has none."""
+    """Tokens, under OpenAI's or Anthropic's names; None if numbers are missing, or a prompt or an answer has none."""
     if not isinstance(content, dict):
         return None
 
@@ -386,12 +386,12 @@ def _usage(content: Any, *, answered: bool = False) -> Usage | None:
         of_prompt.get("cached_tokens") if isinstance(of_prompt, dict) else 0,
         of_output.get("reasoning_tokens") if isinstance(of_output, dict) else 0,
     )
-    # JSON of Python's has NaN and infinities.
+    # Python's JSON has NaN and infinities.
     known = [n for n in reported if n is not None]
     if not all(isinstance(n, int | float) and 0 <= n < _MOST_TOKENS for n in known):
         return None
     prompt, output, total, cached, thought = (int(n or 0) for n in reported)
-    # Thoughts are paid for, and some servers count them in the total alone.
+    # Thoughts cost money, and some servers include them only in the total.
     beside = max(0, total - prompt - output)
     if not prompt or (answered and not output + beside):
         return None
@@ -399,7 +399,7 @@ def _usage(content: Any, *, answered: bool = False) -> Usage | None:
 
 
 def _tokens(content: Any) -> list[tuple[str, float]] | None:
-    """Tokens with log-probabilities: chats list them as records, and completions in two lists, or as chats do."""
+    """Tokens with log-probabilities: as records in chats, as records or two lists in completions."""
     if not isinstance(content, dict):
         return None
     pairs = [(one.get("token"), one.get("logprob")) for one in content.get("content") or ()]
@@ -409,7 +409,7 @@ def _tokens(content: Any) -> list[tuple[str, float]] | None:
 
 
 def _likeliest(content: Any) -> dict[str, float] | None:
-    """Of the first token, in records of chats or in a dictionary; None too where one of them is no log-probability."""
+    """Log-probabilities of the first token, from chats' records or a dictionary; None if any is invalid."""
     if not isinstance(content, dict):
         return None
     if of_tokens := content.get("content"):
@@ -420,7 +420,7 @@ def _likeliest(content: Any) -> dict[str, float] | None:
     else:
         return None
     found: dict[str, float] = {}
-    for token, value in pairs:  # two tokens may have one text: the likelier one stands
+    for token, value in pairs:  # of two tokens with one text, the likelier one counts
         if math.isnan(value) or value > _SURE:
             return None
         found[token] = max(value, found.get(token, -math.inf))
@@ -428,6 +428,6 @@ def _likeliest(content: Any) -> dict[str, float] | None:
 
 
 def names_parameter(error: RefusedError, name: str, *, anywhere: bool = False) -> bool:
-    """Whether a refusal is about a parameter; ``anywhere``, whether it names it at all."""
+    """Whether a refusal is about a parameter; with ``anywhere``, whether it mentions the parameter at all."""
     about = str(error) if anywhere or not error.parameter else error.parameter
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", about) is not None

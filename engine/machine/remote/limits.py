@@ -1,7 +1,7 @@
 """Limit requests to a server: requests and tokens per minute, and tokens or money in total; or write them into files.
 
-One ``Limits`` is shared by everybody in the process who asks with the same settings, whatever the role. A provider answers
-the requests in a file later, in OpenAI's batch format, by a file with its answers.
+All callers in a process with the same settings share one ``Limits``, whatever their role. A provider answers requests
+in files later, in OpenAI's batch format, with a file of answers.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from engine.sources.io.files import write_text
 from engine.sources.io.locations import locate
 from engine.sources.io.records import read_json_records
 
-# What OpenAI takes in a file, which has requests to one model (https://platform.openai.com/docs/guides/batch).
+# OpenAI's limits per file, which has requests to one model (https://platform.openai.com/docs/guides/batch).
 MOST_REQUESTS, MOST_BYTES = 50_000, 200_000_000
-# Why a read is not done yet.
+# Reason why a read is not done yet.
 WRITTEN = "its request was written into the file of `batch_out`"
 
 
@@ -35,7 +35,7 @@ class Batch:
     """The files of an evaluation; safe for threads.
 
     Raises:
-        InputError: a file of answers that is none, or one of requests that is there.
+        InputError: an invalid file of answers, or an existing file of requests.
     """
 
     def __init__(self, settings: ApiSettings) -> None:
@@ -66,7 +66,7 @@ class Batch:
                     self._errors[name] = f"{path} has an error in its place: {quoted(response)}"
 
     def answer(self, spec: ApiSpec, text: str) -> Any:
-        """The body of the answer to a prompt; where there is none, a text that says why, and the request is written."""
+        """Body of the answer to a prompt; if it is missing, a text with the reason, and the request is written."""
         body = spec.body(text)
         name = f"erag-{hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:40]}"
         if name in self._answers:
@@ -85,8 +85,8 @@ class Batch:
         """Write the requests, each file whole or not at all.
 
         Raises:
-            LaterError: there are some; the text says what to do with them.
-            InputError: a file of a part is there.
+            LaterError: there are requests; the text tells the user how to continue.
+            InputError: the file of a part exists.
             WriteError: a file cannot be written.
         """
         if self._out is None or not self._requests:
@@ -114,7 +114,7 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 def _refuse_present(paths: Iterable[Path]) -> None:
-    """Refuse to write over requests, which a provider may be answering."""
+    """Refuse to overwrite requests, which a provider may be answering."""
     for path in paths:
         if path.exists():
             raise InputError(
@@ -123,19 +123,19 @@ def _refuse_present(paths: Iterable[Path]) -> None:
 
 
 _MINUTE = 60.0
-# Tokens of a byte of text before any server has said: of English about 4.5 bytes are a token.
+# Tokens per byte of text until a server reports usage: English has about 4.5 bytes per token.
 _TOKENS_OF_BYTE = 0.22
-# No text has fewer tokens for a byte: prompts that pass the bounds even so are refused before anything is asked.
+# Lower bound on the tokens per byte of any text: prompts beyond the bounds even so are refused before any request.
 FEWEST_TOKENS = 0.125
-# Longest sleep at once: somebody else may have changed what is waited for.
+# Longest sleep at once: another thread may have changed the awaited state.
 _NAP = 1.0
 
 
 class Usage(NamedTuple):
     """Tokens of requests: of prompts, and of answers.
 
-    ``cached`` are those of prompts that a server kept, ``thought`` those of answers that a model thought with, and
-    ``beside`` those of answers that only the server's total has (thoughts, where it counts them there).
+    ``cached`` are prompt tokens from a server's cache, ``thought`` answer tokens of thoughts, and ``beside`` answer
+    tokens that only the server's total includes (thoughts, on some servers).
     """
 
     prompt: int = 0
@@ -153,7 +153,7 @@ class Usage(NamedTuple):
 
 
 class StoppedAskingError(Exception):
-    """Nothing more may be asked, or the server will not answer any more: ``problem`` and ``remedy``, clauses of a ``kind`` of error."""
+    """The server accepts no more requests, or none are allowed; raised as a ``kind`` of error to users."""
 
     def __init__(self, problem: str, remedy: str, kind: type[ReadError] = ReadError) -> None:
         super().__init__(f"{problem}; {remedy}")
@@ -162,7 +162,7 @@ class StoppedAskingError(Exception):
 
 @dataclass
 class Ticket:
-    """A request let go ``at`` a time and ``ended`` when answered or given up; its minute counts the tokens ``held``."""
+    """A request that started ``at`` a time and ``ended`` at its answer or failure; its minute counts ``held`` tokens."""
 
     expected: Usage
     size: int
@@ -172,11 +172,11 @@ class Ticket:
 
 
 class Limits:
-    """Lets requests go as the ceilings allow; safe for threads.
+    """Starts requests as the limits allow; safe for threads.
 
     Args:
         clock, sleep: time, in seconds.
-        after: what earlier requests to the server went through; they count in the first minute.
+        after: the limits of earlier requests to the server; these requests count in the first minute.
     """
 
     def __init__(
@@ -193,29 +193,29 @@ class Limits:
         self._ended = threading.Event()
         self._sleep = sleep or self._ended.wait
         self._lock = threading.Lock()
-        # Those that ended in the last minute, in order; and those under way. A server counts a request when it
-        # comes, which is between the two times that are known here: it is let go, and it has ended.
+        # Requests that ended in the last minute, in order; and open requests. A server counts a request on arrival,
+        # which is between its start and its end.
         self._recent: deque[Ticket] = deque(after.counting() if after else ())
         self._open: list[Ticket] = []
         self._paused_until = -math.inf
-        # Bytes of texts whose tokens a server has counted, and these.
+        # Bytes of texts with a token count from a server, and their tokens.
         self._counted, self._tokens = 0, 0
-        # Most tokens of a byte of one prompt, and most tokens that an answer had beyond those that were allowed.
+        # Most tokens per byte of any prompt, and most tokens of an answer beyond its limit.
         self._densest, self._beyond = 0.0, 0
-        # Bytes of texts that are not asked any more: they were answered, or given up.
+        # Bytes of finished texts: answered, or given up.
         self.ended = 0
-        # What was found out about models on the server, by whoever asked first.
+        # Results of trials of the server's models, from the first caller that needs them.
         self.known: dict[ApiSpec, ApiSpec] = {}
-        # By the model that was asked, those that answers named, with the fingerprint of the server.
+        # By requested model: models named by answers, with the server's fingerprint.
         self.seen: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
         self.batch = Batch(settings)
         self.took: deque[float] = deque(maxlen=64)  # seconds of the last units of reads
-        # When actors were counted last, their number, and the seconds of all until then.
+        # Time of the last count of actors, their number, and the seconds of all until then.
         self._begun = clock()
         self._actors = self._begun, 0, 0.0
 
     def end(self) -> None:
-        """Wake everybody who waits: nothing more is asked, unless an evaluation begins anew."""
+        """Wake all waiting threads: no more requests, unless an evaluation begins anew."""
         self._ended.set()
         with _LOCK:
             if _LIMITS.get(self.settings) is self:
@@ -226,16 +226,16 @@ class Limits:
         return math.ceil(size * ratio)
 
     def counting(self) -> list[Ticket]:
-        """The requests that count in this minute; those under way as if they ended now."""
+        """Requests that count in this minute; open requests as if they ended now."""
         with self._lock:
             now = self._clock()
             return [*self._recent, *(replace(one, ended=now) for one in self._open)]
 
     def take(self, size: int, output: int) -> Ticket:
-        """Wait until a request may be made, with a prompt of ``size`` bytes and an answer of at most ``output`` tokens.
+        """Wait until a request may start, with a prompt of ``size`` bytes and an answer of at most ``output`` tokens.
 
         Raises:
-            StoppedAskingError: it could go beyond the bounds of the evaluation, or nothing more is asked.
+            StoppedAskingError: the request may exceed the evaluation's bounds, or requests have been stopped.
         """
         while True:
             with self._lock:
@@ -250,32 +250,32 @@ class Limits:
             self.sleep(min(wait, _NAP))
 
     def sleep(self, seconds: float) -> None:
-        """Wait so long; a StoppedAskingError where nothing more is asked."""
+        """Wait so long; raises a StoppedAskingError once requests are stopped."""
         self._sleep(seconds)
         if self._ended.is_set():
             raise StoppedAskingError("the evaluation was stopped", "run it again")
 
     def settle(self, ticket: Ticket, used: Usage | None, *, calibrates: bool = True) -> None:
-        """Say what a request has used, None for no answer; it ``calibrates`` others where its prompt is like theirs."""
+        """Record a request's usage, None for no answer; it ``calibrates`` estimates if its prompt is like others."""
         with self._lock:
             self._open.remove(ticket)
             self._recent.append(ticket)
             ticket.ended = self._clock()
             reserved, ticket.expected = ticket.expected, used or Usage()
             self.spent = self.spent.plus(ticket.expected)
-            # A server may have done, and counted, the work of a request that it did not answer.
+            # The server may have counted the work of an unanswered request.
             ticket.held = ticket.held if used is None else used.total
             if used is None or not calibrates:
                 return
             self.ended += ticket.size
-            if used is not reserved:  # else nobody counted
+            if used is not reserved:  # else the server reported no usage
                 self._counted += ticket.size if used.prompt else 0
                 self._tokens += used.prompt
                 self._densest = max(self._densest, used.prompt / max(1, ticket.size))
                 self._beyond += max(0, used.output - reserved.output)
 
     def give_up(self, size: int) -> None:
-        """Say that a prompt of so many bytes, refused or not answered, is not asked any more."""
+        """Record that a prompt of so many bytes will not be sent again: it was refused or not answered."""
         with self._lock:
             self.ended += size
 
@@ -285,15 +285,15 @@ class Limits:
             self._paused_until = max(self._paused_until, self._clock() + seconds)
 
     def refuse_beyond(self, size: int, *, rate: float | None = None) -> None:
-        """Refuse prompts that alone go beyond the bounds of the evaluation, with what is used already.
+        """Refuse prompts that, with the usage so far, alone exceed the evaluation's bounds.
 
         Args:
-            size: of the prompts that are left, in bytes; without ``rate`` those that have ended (``ended``) included, so
-                that a request that has just been answered counts once.
-            rate: tokens of a byte; by default what the server has counted so far.
+            size: bytes of the remaining prompts; without ``rate``, finished prompts (``ended``) included, so that a
+                request counts once right after its answer.
+            rate: tokens per byte; by default the server's rate so far.
 
         Raises:
-            StoppedAskingError: they do.
+            StoppedAskingError: they exceed a bound.
         """
         with self._lock:
             left = max(0, size - self.ended)
@@ -310,7 +310,7 @@ class Limits:
             )
 
     def _wait(self, ticket: Ticket) -> float:
-        """Seconds until a request may be made, as far as is known; 0 or less for now."""
+        """Estimated seconds until a request may start; 0 or less for now."""
         expected = ticket.expected
         for one in self._open:
             expected = expected.plus(one.expected)
@@ -318,7 +318,7 @@ class Limits:
             if not self._open:
                 problem = f"{self.used()} are used, and {bound}"
                 raise StoppedAskingError(problem, "raise it", BoundError)
-            return _NAP / 20  # those under way may take less than they could
+            return _NAP / 20  # open requests may use less than their maximum
         now = self._clock()
         while self._recent and self._recent[0].ended + _MINUTE <= now:
             self._recent.popleft()
@@ -326,31 +326,31 @@ class Limits:
         minute = [*self._recent, *self._open]
         if most := self.settings.requests_per_minute:
             waits.append(self._until_without(len(minute) + 1 - most, lambda one: 1))
-        # One that has more tokens than a minute may have goes alone.
+        # A request with more tokens than a minute allows goes alone.
         if minute and (most := self.settings.tokens_per_minute):
             surplus = sum(one.held for one in minute) + ticket.held - most
             waits.append(self._until_without(surplus, lambda one: one.held))
         return max(waits)
 
     def _until_without(self, surplus: int, counts: Callable[[Ticket], int]) -> float:
-        """Seconds until so many of what the requests of this minute count with are no more of it."""
+        """Seconds until requests with a total count of ``surplus`` have left the last minute."""
         now, wait = self._clock(), -math.inf
         for one in self._recent:
             if surplus <= 0:
                 return wait
             surplus -= counts(one)
             wait = one.ended + _MINUTE - now
-        # The minute of one under way has not begun.
+        # The minute of an open request has not begun.
         return _MINUTE if surplus > 0 and self._open else wait
 
     def see(self, actors: int) -> None:
-        """Take in that so many actors are there from now on; this process, where it reads, is one."""
+        """Record a new number of actors; this process counts as an actor if it reads."""
         then, before, seconds = self._actors
         now = self._clock()
         self._actors = now, actors, seconds + before * (now - then)
 
     def passed(self, usage: Usage | None = None) -> str:
-        """The bound that is passed once so much is used, and each actor has done one more unit, as the last ones were."""
+        """The bound that this usage passes, after one more unit per actor, as long as the last ones."""
         end = self._clock() + sum(self.took) / max(1, len(self.took))
         most = self.settings.max_hours
         if most is not None and end > self._begun + most * HOUR:
@@ -359,12 +359,12 @@ class Limits:
         return self._bound_passed(usage or self.spent, seconds + actors * (end - then))
 
     def require(self, bound: str = "") -> None:
-        """Raise a BoundError where a ``bound`` is, or another unit would pass one; the first one never does."""
+        """Raise a BoundError for ``bound``, or if another unit would pass a bound; the first unit never does."""
         if self.took and (bound := bound or self.passed()):
             raise BoundError(f"{bound}, which the next LLM calls would pass; run again")
 
     def _bound_passed(self, usage: Usage, seconds: float | None = None) -> str:
-        """The bound that is passed once so much is used, with the seconds of actors if they count; empty where none is."""
+        """The bound that this usage passes, with the seconds of actors if they count; empty for none."""
         most_tokens, most_cost = self.settings.max_tokens, self.settings.max_cost
         if most_tokens is not None and usage.total > most_tokens:
             return f"`max_tokens` is {most_tokens:,}"
@@ -379,13 +379,13 @@ class Limits:
 
 
 _LIMITS: dict[ApiSettings, Limits] = {}
-# The last ones by address: a minute does not end with an evaluation.
+# The last limits by address: a minute does not end with an evaluation.
 _LAST: dict[str, Limits] = {}
 _LOCK = threading.Lock()
 
 
 def limits_of(settings: ApiSettings) -> Limits:
-    """What everybody in this process who asks with these settings shares."""
+    """The limits shared by all callers in this process with these settings."""
     with _LOCK:
         if settings not in _LIMITS:
             address = settings.address
@@ -394,6 +394,6 @@ def limits_of(settings: ApiSettings) -> Limits:
 
 
 def forget() -> None:
-    """An evaluation begins: of its bounds nothing is used."""
+    """Reset the usage that counts toward bounds: an evaluation begins."""
     with _LOCK:
         _LIMITS.clear()

@@ -1,8 +1,8 @@
-"""What a ranking measure is: the values of lists, made of sums down their ranks.
+"""Base of ranking measures, which combine sums down the ranks of lists into a value per list.
 
-A measure is one subclass of ``Measure``, registered in ``engine.ranking.measures``. A sum is a
-generator function of ``Lists`` that yields the sums so far, rank by rank, each time in one array: one vector
-operation, or a few, over the lists of a block. It runs once for all measures and cutoffs that read it.
+A measure is one subclass of ``Measure``, registered in ``engine.ranking.measures``. A sum is a generator function of
+``Lists`` that yields the sums so far, rank by rank, in one array: one vector operation, or a few, over the lists of a
+block. It runs once for all measures and cutoffs that read it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-# What a relevant passage is where none says otherwise (trec_eval's relevance_level).
+# Default label of a relevant passage (trec_eval's relevance_level).
 DEFAULT_REL = 1.0
 Running = Callable[..., Iterator[Floats]]
-# A sum over the judged set of each list: a method of ``Lists`` and its arguments.
+# A sum over the lists' judged sets: a method of ``Lists`` and its arguments.
 OfSets = Callable[[tuple[Any, ...]], Floats]
 
 
 class Lists:
-    """A block of lists side by side, each with its judged set.
+    """A block of lists side by side, with their judged sets.
 
     Attributes:
-        labels: (ranks, lists), best rank first; 0 where a passage is not judged, and beyond a list's end.
+        labels: (ranks, lists), best rank first; 0 for unjudged passages, and beyond a list's end.
         lengths: (lists,).
         real_valued: whether some label of the table is not a whole number.
-        cutoffs: at which sums may be read off.
-        grades: the highest label, where judged sets are short and labels few whole numbers; else 0.
+        cutoffs: ranks at which sums may be read off.
+        grades: the highest label, if judged sets are short and labels few whole numbers; else 0.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Lists:
         self._relevant: dict[float, Floats] = {}
 
     def at(self, cutoff: int | None, running: Running, *given: Any) -> Floats:
-        """A sum over the first passages of each list; over all without a cutoff."""
+        """Sums over the lists' first passages; over all passages without a cutoff."""
         if (running, given) not in self._sums:
             total, sums = np.zeros(len(self.lengths)), self._sums.setdefault((running, given), {})
             for rank, total in enumerate(running(self, *given), 1):
@@ -62,12 +62,12 @@ class Lists:
         return self._sums[running, given][cutoff]
 
     def judged(self, running: Running, *given: Any) -> Floats:
-        """A sum over all that is judged for each list, which is in no order."""
+        """Sums over the lists' judged sets, which have no order."""
         key = (Lists.at, None, running, *given)
         return self.at(*key[1:]) if self._of_sets is None else self._of_sets(key)
 
     def best(self, cutoff: int | None, running: Running, *given: Any) -> Floats:
-        """A sum over the first of all that is judged for each list, the largest labels first."""
+        """Sums over the first of the lists' judged sets, the largest labels first."""
         if self._of_sets is not None:
             return self._of_sets((Lists.best, cutoff, running, *given))
         lists, places = self._best_first
@@ -75,25 +75,25 @@ class Lists:
 
     @cached_property
     def _best_first(self) -> tuple[Lists, Ints | slice]:
-        """These lists in their best order, and the place of each."""
+        """These lists in their best order, and their places."""
         matrix = self.labels
         places: Ints | slice = slice(None)
         if self._grades:
-            # Sets with the same number of each grade have the same best order: sort one of each.
+            # Sets with equal counts of all grades have the same best order: sort one per kind.
             key = np.zeros(matrix.shape[1], dtype=np.int64)
             for grade in range(1, self._grades + 1):
                 at_least = (matrix >= grade).view(np.uint8)
                 key = key * (len(matrix) + 1) + np.add.reduce(at_least, axis=0, dtype=np.uint32)
             _, one_of_each, places = np.unique(key, return_index=True, return_inverse=True)
             matrix = matrix[:, one_of_each]
-        # Sorted list by list, where the labels of one list lie side by side.
+        # Sorting by list is faster if its labels are adjacent.
         ordered = np.ascontiguousarray(np.sort(np.ascontiguousarray(matrix.T))[:, ::-1].T)
         lengths = np.full(ordered.shape[1], len(ordered))
         return Lists(ordered, lengths, self.real_valued, self.cutoffs), places
 
     @cached_property
     def known(self) -> npt.NDArray[np.bool_]:
-        """(ranks, lists) whether a passage is judged; what pads a list is not."""
+        """(ranks, lists) whether a passage is judged; padding is not."""
         return ~np.isnan(self._given) & (np.arange(len(self.labels))[:, None] < self.lengths)
 
     def relevant(self, threshold: float) -> Floats:
@@ -115,12 +115,12 @@ def added(of: Lists, rows: Iterable[npt.NDArray[Any]]) -> Iterator[Floats]:
 
 
 def hits(of: Lists, threshold: float) -> Iterator[Floats]:
-    """How many passages are relevant."""
+    """The number of relevant passages."""
     return added(of, of.relevant(threshold))
 
 
 def mass(of: Lists) -> Iterator[Floats]:
-    """The labels together, in whatever order, with what rounding takes from the sum (Knuth's two-sum)."""
+    """The sum of the labels, in any order, with a correction for rounding (Knuth's two-sum)."""
     total, lost = np.zeros((2, len(of.lengths)))
     for labels in of.labels:
         before = total.copy()
@@ -131,7 +131,7 @@ def mass(of: Lists) -> Iterator[Floats]:
 
 
 def ratio(numerator: Floats, denominator: Floats | Ints | int) -> Floats:
-    """The quotient; 0 where the denominator is, as the numerator then is 0 too."""
+    """The quotient; 0 if the denominator is, as the numerator then is 0 too."""
     if isinstance(denominator, int):
         return numerator / denominator
     return np.asarray(numerator / np.where(denominator > 0, denominator, 1))
@@ -143,12 +143,12 @@ def equal_labels(label: float, ranks: int) -> Lists:
 
 
 class Option(NamedTuple):
-    """A parameter of a measure that its name may give, ``rel`` in ``AP(rel=2)``.
+    """A parameter of a measure that its name may set, ``rel`` in ``AP(rel=2)``.
 
     Attributes:
-        help: what it is, a noun.
-        example: as a name gives it.
-        read: the value of a text; ValueError where it has none.
+        help: its meaning, a noun.
+        example: as a name writes it.
+        read: parses a text; ValueError if invalid.
         problem, remedy: the refusal of a value, which follows ``problem``.
     """
 
@@ -160,12 +160,12 @@ class Option(NamedTuple):
 
 
 def option(default: Any, *parts: Any) -> Any:
-    """A field of a measure that its name may give; the parts are those of ``Option``."""
+    """A field of a measure that its name may set; ``parts`` are the fields of ``Option``."""
     return field(default=default, metadata={"option": Option(*parts)})
 
 
 def number_in(least: float, most: float) -> Callable[[str], float]:
-    """Reads a number between two others, which it does not reach."""
+    """Reads a number strictly between two others."""
 
     def read(text: str) -> float:
         if not least < (number := float(text)) < most:
@@ -188,29 +188,30 @@ class Names(NamedTuple):
 class Measure(ABC):
     """A ranking measure of a list whose passage at rank i has the label l_i.
 
-    Names, labels and needs are said by the class:
+    The class declares names, labels and needs:
 
     - ``kind``: its name, as ir_measures writes it. ``synonyms``: exact other names, in lower case. ``variants``: names
-      that say options too.
+      that also set options.
     - ``citation``, ``references``: its source, and its names in other tools.
-    - ``labels``: what it takes. ``relevance``: whether a label reaches ``rel``; ``shares``: the same, but
-      real-valued labels up to 1 as they are where there is no ``rel``; ``gains``: labels as they are; ``presence``:
+    - ``labels``: the labels that it takes. ``relevance``: whether a label reaches ``rel``; ``shares``: the same, but
+      real-valued labels up to 1 unchanged if there is no ``rel``; ``gains``: labels unchanged; ``presence``:
       whether there is a label; ``utilities``: labels that may be negative.
-    - ``reads``: which labels decide it (``engine.adaptive.labels``): ``none``; those of the ranks to the first useful
-      passage (``first``; ``found`` where one suffices at any rank); those within the cutoff (``cutoff``); all that is
-      judged once one within the cutoff is useful, 0 without (``judged``; ``recall`` where a list that holds all the
-      judged needs one useful alone); else ``all``.
+    - ``reads``: the labels that decide it (``engine.adaptive.labels``): ``none``; the ranks to the first useful
+      passage (``first``; ``found`` if a useful passage at any rank suffices); the ranks within the cutoff (``cutoff``);
+      all judged passages once a passage within the cutoff is useful, 0 without (``judged``; ``recall`` if a list that
+      holds all judged passages needs only one useful passage); else ``all``.
     - ``of_one_list``: whether labels of passages outside the list do not matter.
-    - ``trivial_on_list``: whether it says nothing where only the list's own passages are judged.
+    - ``trivial_on_list``: whether it carries no information if only the list's own passages are judged.
     - ``has_cutoff``, ``has_budget``: whether it may be cut at a rank, and at a number of tokens.
-    - ``has_best``: whether its value is over that of the best order. ``counts_tokens``: whether its value at a budget is the
-      share of the tokens in relevant passages.
+    - ``has_best``: whether its value is over that of the best order. ``counts_tokens``: whether its value at a budget
+      is
+      the share of the tokens in relevant passages.
 
     Attributes:
         cutoff: only this many passages count, from the first; None means the whole list.
-        rel: passages with a label of at least this are relevant; None means 1, or, of a measure that takes
-            shares, real-valued labels as they are.
-        tokens: the cutoff in tokens (``engine.ranking.kernel``); None where it is in passages.
+        rel: passages with a label of at least this are relevant; None means 1, or, for a measure that takes shares,
+            unchanged real-valued labels.
+        tokens: the cutoff in tokens (``engine.ranking.kernel``); None if it is in passages.
     """
 
     kind: ClassVar[str]
@@ -236,30 +237,30 @@ class Measure(ABC):
 
     @abstractmethod
     def value(self, of: Lists) -> Floats:
-        """The value of each list; which sums it reads depends on the measure and ``of.real_valued`` alone."""
+        """Values of the lists; only the measure and ``of.real_valued`` determine which sums it reads."""
 
     def largest(self, k: int, label: float) -> float:
         """The largest value of a list; the least is 0.
 
         Args:
-            k: passages of a list, where the measure has no cutoff.
-            label: the largest that the annotator can give, be it given or not; at least 1.
+            k: passages of a list, if the measure has no cutoff.
+            label: the annotator's largest possible label, whether or not it occurs; at least 1.
         """
         return 1.0
 
     @property
     def largest_label(self) -> float:
-        """The largest label that it takes; above the usual one sums are no longer finite."""
+        """The largest label that it takes; above the usual limit sums are no longer finite."""
         return 1e15
 
     @property
     def for_larger(self) -> str:
-        """Another remedy for a larger label than a label put right."""
+        """Another remedy for a larger label than correcting it."""
         return f", or leave {self} out" if self.largest_label < 1e15 else ""
 
     @classmethod
     def options(cls) -> dict[str, Option]:
-        """The parameters that its name may give, beside the cutoff."""
+        """The parameters that its name may set, besides the cutoff."""
         given = {one.name: one.metadata.get("option") for one in fields(cls)}
         counts = cls.labels in ("relevance", "shares")
         return {name: one for name, one in given.items() if one and (counts or name != "rel")}
@@ -279,7 +280,7 @@ class Measure(ABC):
         return DEFAULT_REL if self.rel is None else self.rel
 
     def takes_labels(self, real_valued: bool) -> bool:
-        """Whether labels count as they are, rather than as relevant or not."""
+        """Whether labels count unchanged, rather than as relevant or not."""
         return self.labels == "gains" or (
             self.labels == "shares" and real_valued and self.rel is None
         )
