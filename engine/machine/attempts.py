@@ -20,18 +20,18 @@ from engine.machine.watch import Start, Tally, log
 from engine.messages.errors import EncodeError, ReadError
 from engine.messages.wording import listed
 
-# The weight of a death with its whole node: nodes are taken away, and yet a piece of work can bring its machine down.
+# The weight of a death with its whole node: clusters remove nodes, but work can also bring its machine down.
 LOST_WITH_NODE = 0.25
 SECONDS_TO_ANSWER = 5.0
-_DEATHS = 3  # of processes in a piece, before it counts as their cause
+_DEATHS = 3  # deaths of processes in a piece before it counts as their cause
 # Seconds for the counter of attempts, which may have to start again, and for the keeper of a GPU to wait for it.
 SECONDS_TO_COUNT, _SECONDS_TO_QUEUE = 30.0, 2.0
-_FAULTS = 2  # loads that fail on a GPU before it is kept
+_FAULTS = 2  # failed loads on a GPU before it is kept
 _REMEDY = "see `nvidia-smi` there, and run the same command again: what is finished is kept"
 
 
 class Attempt(NamedTuple):
-    """One beginning of a piece of work: its name, by which a repeated message counts once, and its node."""
+    """A start of a piece of work: its name, which makes repeated messages count once, and its node."""
 
     name: str
     node: str
@@ -43,7 +43,7 @@ def new_attempt() -> Attempt:
 
 
 def weight(ended: Collection[Attempt]) -> float:
-    """How many deaths these attempts count for; those whose node is gone count ``LOST_WITH_NODE``."""
+    """Number of deaths that these attempts count for; an attempt on a lost node counts ``LOST_WITH_NODE``."""
     if not ended:
         return 0.0
     alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
@@ -52,14 +52,14 @@ def weight(ended: Collection[Attempt]) -> float:
 
 @contextlib.contextmanager
 def ending_if_fatal(counts: Any = None) -> Iterator[None]:
-    """End this process where its GPU can do no more: Ray retries its task on a fresh one; an error would end the job.
+    """End this process if its GPU has failed: Ray retries its task on a fresh one; an error would end the job.
 
-    Where a model is loaded, ``Counts`` count the faults of GPUs; a ReadError if no node has one left.
+    During a model's load, ``Counts`` count the faults of GPUs; a ReadError if no node has one left.
     """
     try:
         yield
     except Exception as error:
-        # A ReadError that comes from a load tells what it quotes.
+        # A ReadError during a load may quote such an error.
         told = isinstance(error, ReadError) or not is_fatal(error)
         if told if counts is None else not is_at_fault(error):
             raise
@@ -67,7 +67,7 @@ def ending_if_fatal(counts: Any = None) -> Iterator[None]:
         if counts is not None:
             context, said = ray.get_runtime_context(), " ".join(str(error).split())[:300]
             ids = context.get_accelerator_ids().get("GPU", [])
-            # One attempt, in whichever thread of the process.
+            # A single attempt, in any thread of the process.
             attempt = Attempt(str(os.getpid()), context.get_node_id())
             gpu = (
                 f"GPU {','.join(ids)} of node {attempt.node[:8]} ({ray.util.get_node_ip_address()})"
@@ -85,7 +85,7 @@ class _Keeper:
 
 
 class Counts:
-    """Counts attempts at the pieces of a job, and starts of its actors, beside the driver; a repeated message counts once."""
+    """Counts attempts at the pieces of a job, and its actors' starts, beside the driver; repeated messages count once."""
 
     def __init__(self) -> None:
         ray_internals.end_at_exit()
@@ -99,7 +99,7 @@ class Counts:
         self._keepers: defaultdict[str, list[tuple[Any, ray.ObjectRef]]] = defaultdict(list)
 
     def deaths(self, piece: Hashable, attempt: Attempt) -> float:
-        """Record the beginning of a piece; how many deaths its earlier attempts count for."""
+        """Record the start of a piece; returns the deaths of its earlier attempts."""
         earlier = self._attempts[piece] - {attempt}
         self._attempts[piece].add(attempt)
         if earlier:
@@ -115,9 +115,9 @@ class Counts:
     def fault(
         self, attempt: Attempt, gpu: str, ids: list[str], needs: dict[str, float], said: str
     ) -> str:
-        """Record that the GPU of an actor failed while a model was loaded; why the job cannot go on, if no node is left.
+        """Record that a GPU failed during a model's load; returns why the job cannot go on, if no node is left.
 
-        From the second time on the GPU is kept from actors, which Ray would start there again and again.
+        After a second failure the GPU is kept from actors, which Ray would start there again and again.
         """
         node, faults = attempt.node, self._faults[gpu]
         known = attempt in faults
@@ -125,7 +125,7 @@ class Counts:
         if len(faults) >= _FAULTS and not known:
             self._sick[gpu] = said
             self._lost[node].update(ids or [""])
-            # A keeper that waits gets this GPU when the process ends; one that stands had got another, a free one.
+            # A waiting keeper gets this GPU when the process ends; a placed one holds another, a free one.
             waiting = [placed for _, placed in self._keepers[node][-1:]]
             if not waiting or ray.wait(waiting, timeout=0)[0]:
                 cpus = 0.0 if ids else needs.get("CPU", 0.0)
@@ -151,18 +151,18 @@ class Counts:
 
 
 def answer(call: ray.ObjectRef, otherwise: Any, seconds: float = SECONDS_TO_ANSWER) -> Any:
-    """The answer of an actor beside the driver to a call; ``otherwise`` if none comes within some seconds."""
+    """An answer from an actor beside the driver; ``otherwise`` if none comes within some seconds."""
     with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
         return ray.get(call, timeout=seconds)
     return otherwise
 
 
 def begin(counts: Any, piece: Hashable, name: str) -> None:
-    """Count an attempt at a piece; an EncodeError names it where processes died in it again and again, as Ray would have it."""
+    """Count an attempt at a piece; raises an EncodeError that names it after repeated deaths, as Ray expects."""
     if answer(counts.deaths.remote(piece, new_attempt()), 0.0, SECONDS_TO_COUNT) >= _DEATHS:
         raise EncodeError(f"the process died {_DEATHS} times in {name}")
 
 
 def tally_of(counts: Any) -> Tally | None:
-    """What ``Counts`` has counted; None where it does not answer within some seconds."""
+    """The counts of ``Counts``; None if it does not answer within some seconds."""
     return answer(counts.tally.remote(), None)

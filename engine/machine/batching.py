@@ -12,19 +12,19 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# Work that may be left and taken up again between its forward passes.
+# Work that may be paused and resumed between its forward passes.
 Passes = Generator[None, None, Result]
 
-# Answers of a batch are written together, and a step costs about as much for one as for many. A unit of
-# work is as large, some ten seconds of a core's.
+# Answers of a batch are generated together, and a step costs about as much for one as for many. A unit of work is as
+# large, some ten seconds of a core's.
 CPU_BATCH_TOKENS = 16384
 GPU_BATCH_TOKENS = 65536
-# A bound on tokens or reads where there is none.
+# An infinite limit on tokens or reads.
 UNBOUNDED = 2**62
 # Calls of a reader, of some seconds each, before it tries larger batches: after the first failure, and at most.
 _PATIENCE = 2
 _MOST_PATIENCE = 64
-# By these words in its reason a failed read is known to have lacked memory.
+# Words that identify a lack of memory in a failed read's reason.
 OUT_OF_MEMORY = "out of memory"
 MORE_MEMORY = "give it more `memory`"
 
@@ -101,7 +101,7 @@ def run_halving(
     on_single_failure: Callable[[Item, str], Result],
     on_halving: Callable[[], None],
 ) -> list[Result]:
-    """``halving``, of a batch that is run in one pass."""
+    """``halving`` for a batch that runs in one pass."""
 
     def passes(part: Sequence[Item]) -> Passes[Sequence[Result]]:
         yield

@@ -1,4 +1,4 @@
-"""Start or join Ray, on one machine or many, see that its nodes share folders, and end its processes."""
+"""Start or join Ray, on one machine or many, check that its nodes share folders, and end its processes."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ from engine.messages.errors import InputError, ReadError, WriteError
 from engine.sources.io.files import PrivateFolder, make_folder
 from engine.sources.io.folders import Folder
 
-# A socket's path has 107 bytes at most. Below its folder Ray needs a session's name, with the time and a
-# process id of up to seven digits, and "/sockets/plasma_store": 64 bytes, and some to spare.
+# A socket's path has 107 bytes at most. Below its folder Ray needs a session's name, with the time and a process id of
+# up to seven digits, and "/sockets/plasma_store": 64 bytes, and some to spare.
 _LONGEST_FOLDER = 38
-# Seconds in which the head of a cluster answers, and nodes whether they share a folder.
+# Seconds for an answer from the head of a cluster, and from nodes whether they share a folder.
 _ANSWERS, _LOOKS = 5.0, 120.0
 _SHARE = "give a folder of a file system that all nodes mount, or of a bucket (s3://…)"
 _JOINED = "give host:port of the cluster's head, as in 10.0.0.1:6379, or unset it to use this machine alone"
-# The folder of the Ray that this process started, and the variables of its environment before.
+# The folder of the Ray that this process started, and the previous values of its environment variables.
 _folder: PrivateFolder | None = None
 _environment_before: dict[str, str | None] = {}
-# One for all that this process starts, since Ray's native code remembers the first one.
+# A single token per process, since Ray's native code remembers the first one.
 _token = ""
 
 
 def start_ray(plan_bytes: int = 0) -> None:
     """Connect to the cluster of ``RAY_ADDRESS``, else start Ray on this machine alone.
 
-    A Ray that already runs on the machine is never joined by accident. Nothing is served: no
-    dashboard, no usage reports. Ray listens on all of the machine's addresses; the one started here
-    answers only those who know a random token, which it and its actors have from the environment. Its
-    temporary files are in a private folder, removed by ``stop_ray`` or when the process exits. A
-    cluster of the user's own keeps its own settings. Actors and tasks without a GPU of their own see none.
+    A Ray that already runs on the machine is never joined by accident. Nothing is served: no dashboard, no usage
+    reports. Ray listens on all of the machine's addresses; the one started here requires a random token, which it and
+    its actors have from the environment. Its temporary files are in a private folder, removed by ``stop_ray`` or when
+    the process exits. A cluster of the user's own keeps its own settings. Actors and tasks without a GPU of their own
+    see none.
 
     Args:
-        plan_bytes: size of the plan that will be in the object store.
+        plan_bytes: size of the plan in the object store.
 
     Raises:
         InputError: there is no folder for Ray's temporary files, or no cluster at ``RAY_ADDRESS``.
@@ -63,13 +63,13 @@ def start_ray(plan_bytes: int = 0) -> None:
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Else every pool prints a warning about its actors' arguments (ray issue 53727); they are held here.
+    # Otherwise every pool warns about its actors' arguments (ray issue 53727); they are held here.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = os.environ.get("RAY_ADDRESS") or "local"
     _refuse_unreachable(address)
     if address == "local":
         folder = _make_private()
-        # Ray keeps 30% of the memory for its object store by default; the plan is all that is in it.
+        # Ray reserves 30% of the memory for its object store by default, but only the plan is in it.
         settings: dict[str, Any] = {
             "include_dashboard": False,
             # Ray opens its folder to all users: it is one inside ours.
@@ -77,7 +77,7 @@ def start_ray(plan_bytes: int = 0) -> None:
             "object_store_memory": max(256 * 2**20, machine_memory() // 20, 2 * plan_bytes),
         }
     else:
-        # A submitted job has the variables that are set, and Ray refuses them twice.
+        # Skip variables that are already set: a submitted job has them, and Ray rejects duplicates.
         own = {name: "1" for name in (_HIDES, _THREADS) if name not in os.environ}
         settings = {"runtime_env": {"env_vars": own}} if own else {}
     with _replayed_on_failure(), _own_handler(), _for_workers():
@@ -104,7 +104,7 @@ def start_ray(plan_bytes: int = 0) -> None:
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Refuse other commands' addresses, and a head that does not answer: Ray would wait for minutes."""
+    """Reject addresses meant for other commands, and an unresponsive head: Ray would wait for minutes."""
     if address in ("local", "auto"):
         return
     kinds = {
@@ -128,7 +128,7 @@ def _refuse_unreachable(address: str) -> None:
 
 
 def _job_config() -> JobConfig | None:
-    """Where workers look for modules, if a folder ``engine`` where they do by default would take this one's place."""
+    """Module folders for workers, if a folder ``engine`` on their default path would hide this package."""
     own = Path(__file__).resolve().parents[1]
     here = str(Path.cwd())
     for folder in [here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]:
@@ -140,20 +140,20 @@ def _job_config() -> JobConfig | None:
 
 
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
-# Without it, Ray 2.60 leaves a node's GPUs visible to actors and tasks with `num_gpus=0` (ray issue 54868).
+# Otherwise Ray 2.60 leaves a node's GPUs visible to actors and tasks with `num_gpus=0` (ray issue 54868).
 _HIDES = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 
-# Else each of many tasks on a node would take as many threads as it has CPUs, and starve actors with GPUs.
+# Otherwise each of many tasks on a node would use as many threads as it has CPUs, and starve actors with GPUs.
 _THREADS = "POLARS_MAX_THREADS"
 
 
 @contextlib.contextmanager
 def _for_workers() -> Iterator[None]:
-    """Let workers of a Ray that starts in the block have one thread of Polars each; not this process."""
+    """Give workers of a Ray that starts in the block one thread of Polars each; not this process."""
     if _THREADS in os.environ:
         yield
         return
-    pl.thread_pool_size()  # it looks at the variable once
+    pl.thread_pool_size()  # reads the variable once
     os.environ[_THREADS] = "1"
     try:
         yield
@@ -168,20 +168,20 @@ def _make_private() -> Path:
         parent = os.environ.get("RAY_TMPDIR")
         _folder = make_folder("erag-ray-", longest=_LONGEST_FOLDER, parent=parent)
         _environment_before.update({name: os.environ.get(name) for name in (_MODE, _TOKEN, _HIDES)})
-        # Ray's own handler, registered when it was imported, comes after this one.
+        # Ray's own handler, registered at its import, runs after this one.
         atexit.register(stop_ray)
     _token = _token or secrets.token_hex(32)
     os.environ[_TOKEN] = _token
     os.environ[_HIDES] = "1"
-    # Where no mode is set, Ray turns tokens on for a cluster that it starts, and says so here. Set by hand
-    # after it was imported, the mode would not reach its native code.
+    # If no mode is set, Ray turns tokens on for a cluster that it starts, and records it here. A mode set by hand after
+    # Ray's import would not reach its native code.
     os.environ.pop(_MODE, None)
     return _folder.path
 
 
 @contextlib.contextmanager
 def _replayed_on_failure() -> Iterator[None]:
-    """Hold back standard error, where Ray's native code tells its log level; show it if the block fails."""
+    """Hold back standard error while Ray's native code reports its log level; show it if the block fails."""
     sys.stderr.flush()
     original = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -189,7 +189,7 @@ def _replayed_on_failure() -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, InputError):  # which says it all
+            if not isinstance(error, InputError):  # which is complete
                 held.seek(0)
                 os.write(original, held.read())
             raise
@@ -210,7 +210,7 @@ def _own_handler() -> Iterator[None]:
 
 
 def stop_ray() -> None:
-    """Stop the Ray that was started, or leave the cluster that was joined, and leave nothing behind."""
+    """Shut down our Ray and delete its files, or disconnect from the cluster."""
     global _folder
     ray.shutdown()
     if _folder is not None:
@@ -230,7 +230,7 @@ def is_joined() -> bool:
 
 
 def require_shared(folders: Sequence[Folder]) -> None:
-    """Check that this process and the other nodes that a joined cluster has now see files that either writes into folders.
+    """Check that this process and a joined cluster's present nodes see each other's files in folders.
 
     Raises:
         InputError: they do not.
@@ -241,9 +241,9 @@ def require_shared(folders: Sequence[Folder]) -> None:
     here = ray.get_runtime_context().get_node_id()
     others = [node for node in nodes.alive() if node.id != here and (node.cpus or node.gpus)]
     for folder in folders if others else ():
-        at = folder.at  # which need not be there yet
+        at = folder.at  # which may not exist yet
         at = next(filter(Path.exists, (at, *at.parents))) if isinstance(at, Path) else at
-        # Names of temporary files: what a killed process leaves is removed in time.
+        # Temporary names, so that a killed process's files are removed in time.
         trial, *replies = (f".trial.{secrets.token_hex(16)}.erag" for _ in [here, *others])
         Folder(at).write(trial, b"")
         try:
@@ -267,7 +267,7 @@ def require_shared(folders: Sequence[Folder]) -> None:
 def _unseen(folder: Folder, sought: str, reply: str = "") -> str:
     """Look for a file of another node, and write a reply; the fault, or nothing."""
     try:
-        for wait in (0, 1, 2, 4):  # some file systems show late what others wrote
+        for wait in (0, 1, 2, 4):  # some file systems show others' writes late
             time.sleep(wait)
             if next(folder.read_each([sought]))[1] is not None:
                 if reply:
@@ -279,10 +279,10 @@ def _unseen(folder: Folder, sought: str, reply: str = "") -> str:
 
 
 def beside_driver() -> dict[str, Any]:
-    """The options of ``ray.remote`` for an actor that the driver cannot do without.
+    """Options of ``ray.remote`` that pin an actor to the driver's node.
 
-    It stands on the driver's node: with that node the driver ends too, and no other node's end takes it
-    away. Where its process alone ends, it starts again, empty, and calls under way are sent to it again.
+    It ends only with the driver's node, and thus the driver, not with any other node. If only its process ends, it
+    starts again, empty, and Ray repeats open calls.
     """
     here = ray.get_runtime_context().get_node_id()
     return {
@@ -304,7 +304,7 @@ def cpus_per_actor(actors: int) -> float:
 
 
 def cause(error: BaseException) -> str:
-    """The last line of a remote traceback: the error, without how Ray got there."""
+    """The last line of a remote traceback: the error, without its path through Ray."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next(
         (line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exit)\b", line)), lines[-1]

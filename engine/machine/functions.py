@@ -1,4 +1,4 @@
-"""A user's functions: found in files, sent to other processes by value, and known by their code where names and versions are the same."""
+"""A user's functions: found in files, sent to processes by value, and identified by code if name and version are equal."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def load_named(text: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True, eq=False)
 class ByValue:
-    """A function that reaches other processes with its code and that of the user's modules that it uses.
+    """A function that reaches other processes with its code and the code of the user's modules that it uses.
 
-    Pickles hold names of functions, and another machine of a cluster has none of the user's files.
+    Pickles hold names of functions, and other machines of a cluster lack the user's files.
     """
 
     function: Callable[..., Any]
@@ -81,7 +81,7 @@ class ByValue:
         return self.function(*arguments)
 
     def require_sendable(self) -> None:
-        """Refuse a function that cannot be sent, before anything else is done."""
+        """Refuse a function that cannot be sent, before any work."""
         _dumped(self.function)
 
     def __reduce__(self) -> tuple[Callable[[bytes], ByValue], tuple[bytes]]:
@@ -91,7 +91,7 @@ class ByValue:
 def by_value(
     make: Callable[..., Any], *arguments: Any
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """For ``__reduce__``: a call that makes an object elsewhere, with the functions of the user's in it by value."""
+    """For ``__reduce__``: a call that makes an object elsewhere, with the user's functions in it by value."""
     return _made, (make, _dumped(arguments))
 
 
@@ -110,7 +110,7 @@ def _restored(content: bytes) -> ByValue:
 def _dumped(value: Any) -> bytes:
     from ray import cloudpickle
 
-    with _PICKLING:  # the registry is of the whole process
+    with _PICKLING:  # the registry is global to the process
         from ray.cloudpickle import list_registry_pickle_by_value
 
         known = list_registry_pickle_by_value()
@@ -132,7 +132,7 @@ def _dumped(value: Any) -> bytes:
 
 
 def users_modules() -> Iterator[ModuleType]:
-    """The modules of this process that are files of the user's, and not installed."""
+    """The user's modules in this process: from files, and not installed."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(module, ModuleType) or not file or module.__name__ != name:
@@ -149,7 +149,7 @@ def is_users(path: Path) -> bool:
 
 
 def _module_of(path: Path) -> ModuleType:
-    """The module that a file is, run for the first function of it and after each change."""
+    """A file's module, run for its first function and after each change."""
     place = path.resolve()
     content = place.read_bytes()
     name = f"erag_functions_{sha256(str(place).encode() + content).hexdigest()[:16]}"
@@ -162,11 +162,11 @@ def _module_of(path: Path) -> ModuleType:
         )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # Behind everything else: a file hides no installed package of its name.
+    # Last on the path: a file hides no installed package of its name.
     if str(place.parent) not in sys.path:
         sys.path.append(str(place.parent))
     try:
-        # Not by its loader, which takes what it compiled before where a change has kept size and second.
+        # Bypasses the loader, whose cache ignores changes of equal size within the same second.
         exec(compile(content, str(place), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
@@ -203,17 +203,17 @@ _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Code(NamedTuple):
-    """A digest of a function's source and the file that it is in; both empty where there is no source."""
+    """A digest of a function's source and its file; both empty without a source."""
 
     who: str
     file: str
 
 
 def code_of(function: Callable[..., Any]) -> Code:
-    """The code of a function, or of an object that is called, without comments, docstrings and layout.
+    """The code of a function, or of a callable object, without comments, docstrings and layout.
 
-    It is what defines it, and statements at the top of the user's files: that made the object, and that bind names which
-    these use, in modules that they import, too.
+    It includes the definition, and top-level statements of the user's files: statements that made the object, and
+    statements that bind names which these use, also in imported modules.
     """
     objects: list[Any] = [function.function if isinstance(function, ByValue) else function]
     waiting: list[tuple[ast.AST, ast.Module]] = []
@@ -249,14 +249,14 @@ def code_of(function: Callable[..., Any]) -> Code:
 
 
 def _inside(value: Any) -> list[Any]:
-    """The callables in an object: of a partial or a method, wrapped ones, functions that it closes over."""
+    """The callables in an object: in a partial or a method, wrapped ones, functions that it closes over."""
     if isinstance(value, functools.partial):
         return [value.func]
     if inspect.ismethod(value):
         return [value.__self__]
     held = [getattr(value, "__wrapped__", None)]
     for cell in getattr(value, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # nothing is in it yet
+        with contextlib.suppress(ValueError):  # the closure's cell is empty yet
             held.append(cell.cell_contents)
     return [one for one in held if callable(one)]
 
@@ -270,7 +270,7 @@ def _imported(node: ast.AST) -> list[tuple[ast.stmt, ast.Module]]:
     for module in users_modules():
         names = {one.name for one in node.names}
         if not base or not f".{module.__name__}".endswith(f".{base}"):
-            # Of a module as a whole, all statements count.
+            # A whole module counts with all its statements.
             wholes = {f"{base}.{name}".strip(".") for name in names}
             if not any(f".{module.__name__}".endswith(f".{one}") for one in wholes):
                 continue

@@ -1,4 +1,4 @@
-"""List the nodes of a cluster, and those that its autoscaler may add."""
+"""List the nodes of a cluster, and nodes that its autoscaler may add."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from engine.machine import ray_internals
 from engine.messages.wording import counted, listed
 
 _ACCELERATOR = "accelerator_type:"
-# Of a type of nodes, memory that is not stated is not a limit, since nodes find it themselves.
+# Unstated memory of a node type is no limit, since nodes detect it themselves.
 _ANY_MEMORY = {"memory": math.inf}
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The resources of a node that one actor takes; ``memory`` is main memory in bytes, 0 where it is not counted."""
+    """An actor's share of a node's resources; ``memory`` is main memory in bytes, 0 if it is not counted."""
 
     cpus: float
     gpus: float
@@ -37,7 +37,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Node:
-    """A node, or a type of nodes of which ``most`` (perhaps infinite) may be added: what it has, whoever uses it now."""
+    """A node, or a type of nodes of which ``most`` (perhaps infinite) may be added: its total resources, used or not."""
 
     cpus: float
     gpus: float
@@ -49,18 +49,18 @@ class Node:
     most: float = 1.0
 
     def fits(self, needs: Needs) -> bool:
-        """Whether an actor of these needs could ever stand here."""
+        """Whether an actor with these needs could ever run here."""
         return self.room(needs) > 0
 
     def room(self, needs: Needs) -> int:
-        """How many actors of these needs could stand here."""
+        """Number of actors with these needs that could run here."""
         kind = needs.accelerator_type
         if kind is not None and kind not in self.accelerator_types:
             return 0
         has = (self.cpus, self.gpus, self.memory)
         takes = (needs.cpus, needs.gpus, needs.memory)
         room = min((h / t + 1e-9 for h, t in zip(has, takes, strict=True) if t), default=1.0)
-        # Of what a type of nodes does not state there is no end, and yet only so many actors stand there.
+        # Resources that a node type does not state are unlimited, but the node still hosts only so many actors.
         return int(room) if room < math.inf else 1
 
 
@@ -77,7 +77,7 @@ def _node(resources: Mapping[str, float], **more: Any) -> Node:
 
 
 def alive() -> list[Node]:
-    """The nodes that are there now; Ray must have been started."""
+    """The present nodes; Ray must have been started."""
     import ray
 
     return [
@@ -88,10 +88,10 @@ def alive() -> list[Node]:
 
 
 def promised() -> list[Node] | None:
-    """The types of nodes that an autoscaler may add; None where nothing says whether there is one.
+    """The types of nodes that an autoscaler may add; None without evidence of an autoscaler.
 
-    Ray does not tell: ``ray start --head`` runs an autoscaler that adds nothing. Some platforms leave a configuration in
-    Ray's control store, and ``ray up`` leaves a file on the head, where drivers run.
+    Ray does not tell: ``ray start --head`` runs an autoscaler that adds nothing. Some platforms leave a configuration
+    in Ray's control store, and ``ray up`` leaves a file on the head, where drivers run.
     """
     return _from_control_store() or _from_file()
 
@@ -130,7 +130,7 @@ def _from_file() -> list[Node] | None:
 
 
 def room_ever(needs: Needs, alive: Iterable[Node], promised: Iterable[Node]) -> float:
-    """The most actors of these needs on a cluster with all that its autoscaler may add, which added all but the head."""
+    """The most actors on a cluster at its autoscaler's limit, which counts every node but the head."""
     alive = list(alive)
     rooms = [(kind.room(needs), kind.most) for kind in promised]
     added = sum(room * most for room, most in rooms if room)

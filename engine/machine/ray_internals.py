@@ -1,6 +1,6 @@
-"""Every use of what is private to Ray, as it was read in Ray 2.60.0: what each is for, and what is not public.
+"""Every use of Ray's private API, checked against Ray 2.60.0, with its purpose and the missing public alternative.
 
-An upgrade of Ray begins here. What only informs is left out where another version of Ray has it no more.
+An upgrade of Ray begins here. Uses that only inform are skipped if another version of Ray lacks them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from ray.job_config import JobConfig
 
-# The setting of ``ray.init`` for a private folder of its sockets and logs; the public one is the command line's alone.
+# The setting of ``ray.init`` for a private folder of its sockets and logs; only the command line has a public one.
 FOLDER = "_temp_dir"
-# The resource by which a head is known; there is no public mark.
+# The resource that identifies a head; there is no public mark.
 HEAD = "node:__internal_head__"
-# Where ``ray up`` leaves a cluster's configuration, on the head; nothing public tells what an autoscaler may add.
+# File on the head in which ``ray up`` leaves a cluster's configuration; no public API lists an autoscaler's node types.
 BOOTSTRAP = "ray_bootstrap_config.yaml"
 # The modules of Ray Data that warn of fewer blocks than actors; there is no setting for it.
 EXECUTION = r"ray\.data\._internal\.execution"
-# Of the autoscaler's log, as much as a message holds.
+# Extent of the autoscaler's log in a message.
 _LINES, _TAIL_BYTES = 3, 8192
 
 
@@ -32,12 +32,12 @@ def looking_in(folders: Sequence[str]) -> JobConfig:
     """A job whose workers look for modules in these folders first; publicly, they look in the driver's own first."""
     from ray.job_config import JobConfig
 
-    # To the folders of a client's job Ray does not add the current directory.
+    # For a client's job Ray does not add the current directory.
     return JobConfig(_client_job=True, _py_driver_sys_path=list(folders))
 
 
 def node_groups() -> Sequence[Any]:
-    """The types of nodes that some platforms say in Ray's control store may be added; publicly, they are only written."""
+    """The types of nodes that may be added, from some platforms' entry in Ray's control store; publicly, it is write-only."""
     with contextlib.suppress(Exception):
         import ray
 
@@ -46,7 +46,7 @@ def node_groups() -> Sequence[Any]:
 
 
 def autoscaler_status() -> str:
-    """What ``ray status`` prints, without its times; empty where that is not to be had. Only the command is public."""
+    """Output of ``ray status``, without its times; empty if unavailable. Only the command is public."""
     with contextlib.suppress(Exception):
         import ray
         from ray._private.ray_constants import DEBUG_AUTOSCALING_ERROR, DEBUG_AUTOSCALING_STATUS
@@ -60,7 +60,7 @@ def autoscaler_status() -> str:
 
 
 def autoscaler_lines() -> str:
-    """The autoscaler's last lines, where this machine has them: the head does. Nothing public says where its logs are."""
+    """The autoscaler's last lines, if on this machine, as on the head. No public API tells where its logs are."""
     with contextlib.suppress(Exception):
         import ray
 
@@ -69,7 +69,7 @@ def autoscaler_lines() -> str:
 
 
 def _tail(logs: Path) -> str:
-    """Of what it wrote as it ended, else of its log."""
+    """The tail of its final output, else of its log."""
     for name in ("monitor.err", "monitor.log"):
         with contextlib.suppress(OSError):
             text = (logs / name).read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
@@ -79,14 +79,14 @@ def _tail(logs: Path) -> str:
 
 
 def end_process() -> NoReturn:
-    """End an actor's process so that Ray starts it again; after ``ray.actor.exit_actor``, which is public, it does not."""
+    """End an actor's process so that Ray starts it again; after the public ``ray.actor.exit_actor`` it does not."""
     os._exit(1)
 
 
 def end_at_exit() -> None:
-    """Have this process end without Ray's native exit handlers, if it is an actor's; nothing public leaves them out.
+    """Have this process end without Ray's native exit handlers, if it is an actor's; no public API skips them.
 
-    The core worker can wait for itself for ever while it is taken down (seen once in some twenty runs: its publisher
+    The core worker can wait for itself for ever during its destruction (seen once in some twenty runs: its publisher
     posts to the event loop that is being destroyed), and its process then holds a model and a GPU. Nothing is lost: the
     driver commits all results. Any other process has an exit status to keep.
     """

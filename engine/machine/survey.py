@@ -1,7 +1,7 @@
-"""Ask the nodes that will read what they can do; the driver's machine may differ.
+"""Ask the reading nodes for their abilities; the driver's machine may differ.
 
-Precision and engine decide outputs and keys, so they must not depend on which nodes are up: where nodes
-differ, the user chooses.
+Precision and engine decide outputs and keys, so they must not depend on which nodes are up: if nodes differ, the user
+chooses.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Ability(NamedTuple):
     lacks: str = ""
 
 
-# Seconds for an answer, which may have to wait for a GPU that another job holds; the first node gets as
-# long as a cluster may take to find one.
+# Seconds for an answer, which may have to wait for a GPU that another job holds; the first node gets as long as a
+# cluster may take to find one.
 _FOR_AN_ANSWER, _FOR_A_NODE = 120.0, 6 * 3600.0
 
 
 def reading_dtype(settings: PoolSettings, on_event: OnEvent = silent) -> Dtype:
-    """The fastest precision of the nodes that will read; on a machine of its own, of this machine.
+    """The fastest precision of the nodes that will read; without a cluster, of this machine.
 
-    On a cluster (``RAY_ADDRESS``) every node that can host an actor is asked. Where there is none yet,
-    this waits for the first one.
+    On a cluster (``RAY_ADDRESS``) every node that can host an actor answers. Without such a node, this waits for the
+    first one.
 
     Raises:
         InputError: the nodes differ, or none can ever host an actor.
@@ -59,10 +59,10 @@ def reading_dtype(settings: PoolSettings, on_event: OnEvent = silent) -> Dtype:
 
 
 def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
-    """Whether the nodes that will read have GPUs that are used, and vLLM; else as ``reading_dtype``.
+    """Whether the reading nodes have usable GPUs and vLLM; else as ``reading_dtype``.
 
     Raises:
-        InputError, ReadError: as ``reading_dtype``; or vLLM has no C compiler where it would read.
+        InputError, ReadError: as ``reading_dtype``; or vLLM has no C compiler on its nodes.
     """
     if settings.gpus_per_actor == 0:
         return False
@@ -89,15 +89,15 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
 
 
 def either_engine_reads(settings: PoolSettings) -> bool:
-    """Whether readers may run on the engine's own loops or on vLLM: on a CPU of this machine, where vLLM is installed.
+    """Whether readers may run on the engine's own loops or on vLLM: on this machine's CPU, with vLLM installed.
 
-    On a cluster without GPUs they run on the own loops: its nodes may differ in what is installed.
+    On a cluster without GPUs they run on the own loops: its nodes may differ in installed packages.
     """
     return _is_own(settings) and is_installed("vllm") and not device.machine_has_gpu()
 
 
 def reads_on_gpus(settings: PoolSettings) -> bool:
-    """Whether actors will have GPUs: what the user asked for decides, or the nodes that are known."""
+    """Whether actors will have GPUs: by the user's setting, or by the present nodes."""
     asked = settings.accelerator_type is not None or settings.gpus_per_actor is not None
     if asked and not settings.in_process:
         return settings.gpus_per_actor != 0
@@ -124,7 +124,7 @@ def _of_cluster(settings: PoolSettings, on_event: OnEvent) -> list[tuple[Ability
     needs = decide(settings, 0).needs
     if not any(node.fits(needs) for node in nodes.alive()):
         with watched(needs, on_event, PoolTotals(), lambda: None):
-            # A task that cannot be placed is what tells an autoscaler to add a node.
+            # A task without a place makes an autoscaler add a node.
             ready, _ = ray.wait([_ask(needs)], timeout=_FOR_A_NODE)
         if not ready:
             raise ReadError(f"no node with {needs} joined the cluster")
@@ -138,7 +138,7 @@ def _of_cluster(settings: PoolSettings, on_event: OnEvent) -> list[tuple[Ability
             try:
                 answers.append((ray.get(answer), asked[answer]))
             except ray.exceptions.RayError as error:
-                # A node that left, or whose GPU fails, has no say; one that lacks the package has a cause to tell.
+                # A node that left, or whose GPU fails, does not count; a node without the package does.
                 if isinstance(error, ray.exceptions.RayTaskError) and not device.is_fatal(error):
                     raise ReadError(
                         f"a node cannot read: {cluster.cause(error)}; install the package there"
@@ -149,11 +149,11 @@ def _of_cluster(settings: PoolSettings, on_event: OnEvent) -> list[tuple[Ability
 
 
 def agreed(answers: Sequence[tuple[Answer, Node]], *, differ: str, option: str) -> Answer:
-    """The one answer that all nodes give.
+    """The common answer of all nodes.
 
     Raises:
         InputError: they differ.
-        ReadError: nobody answered.
+        ReadError: no node answered.
     """
     by_answer: defaultdict[Answer, list[Node]] = defaultdict(list)
     for answer, node in answers:
@@ -175,7 +175,7 @@ def agreed(answers: Sequence[tuple[Answer, Node]], *, differ: str, option: str) 
 
 
 def ability() -> Ability:
-    """What this machine can do."""
+    """The abilities of this machine."""
     on_vllm = device.reads_on_vllm()
     return Ability(device.best_dtype(), on_vllm, device.lacking_compiler() if on_vllm else "")
 
@@ -185,13 +185,13 @@ def _kinds(those: list[Node]) -> str:
 
 
 def _ask(needs: Needs, node: Node | None = None) -> Any:
-    """Ask a node, or whichever has room for an actor, for what it can do."""
+    """Ask a node, or any node with room for an actor, for its abilities."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     options: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_retries": 3}
     if node is not None:
-        # A sliver, so that the question finds room beside other jobs.
+        # A small share, so that the question finds room beside other jobs.
         options |= {"num_cpus": 0, "num_gpus": min(needs.gpus, 0.01)}
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node.id, soft=False)
     elif needs.accelerator_type:

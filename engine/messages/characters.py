@@ -6,8 +6,8 @@ import unicodedata
 
 import regex
 
-# A letter of theirs is a word: so Unicode's default boundaries cut them (UAX #29; it keeps Katakana together), and
-# so ROUGE is commonly taken of Chinese. A few letters, such as the apostrophe U+02BC, are of Latin words, too.
+# A letter of these scripts is a word: as in Unicode's default boundaries (UAX #29; it keeps Katakana together), and as
+# is common for ROUGE in Chinese. A few letters, such as the apostrophe U+02BC, belong to Latin words, too.
 UNSPACED = (
     r"[\p{L}&&[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{scx=Bopomofo}"
     r"\p{scx=Thai}\p{scx=Lao}\p{scx=Khmer}\p{scx=Myanmar}]--\p{scx=Latin}]"
@@ -19,7 +19,7 @@ _WORD = regex.compile(rf"(?V1)\s*(?:{_BESIDE}{_LETTER}{_BESIDE}|(?:(?!{UNSPACED}
 
 
 def composed(text: str) -> str:
-    """A text in Unicode's composed form (NFC): what is equal to the eye is equal.
+    """A text in Unicode's composed form (NFC): texts that look equal are equal.
 
     >>> composed("Beyonce\\u0301")
     'Beyoncé'
@@ -28,7 +28,7 @@ def composed(text: str) -> str:
 
 
 def spaced(text: str) -> str:
-    """A text with single spaces between words, of which each letter of a script without spaces is one.
+    """A text with single spaces between words, with each letter of a script without spaces as a word.
 
     >>> spaced("Tokyo  東京。")
     'Tokyo 東 京 。'

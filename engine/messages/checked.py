@@ -1,7 +1,7 @@
-"""Settings that check themselves: every field against its annotation, wherever they are made.
+"""Settings that check themselves: every field against its annotation, on every construction.
 
-An annotation says what a value must be, and its range: ``k: Positive = 10``. Values come from a command line, a
-file, or Python, where any object may stand for a number (``numpy.int64(3)`` does) or for none.
+An annotation states a value's type and range: ``k: Positive = 10``. Values come from a command line, a file, or Python,
+where any object may stand for a number (``numpy.int64(3)`` does) or for none.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def hints_of(owner: Any) -> dict[str, Any]:
 
 
 def fitted(name: str, value: Any, hint: Any) -> Any:
-    """A setting's value as its annotation has it: whole numbers as ``int``, lists as tuples, paths as texts.
+    """A setting's value in its annotation's type: whole numbers as ``int``, lists as tuples, paths as texts.
 
     Raises:
         InputError: `` `name` is value; use what it must be``.
@@ -96,14 +96,14 @@ def fitted(name: str, value: Any, hint: Any) -> Any:
 
 
 def _kinds(hint: Any) -> list[tuple[Any, tuple[Any, ...]]]:
-    """What an annotation allows, each with what is said about it."""
+    """Types that an annotation allows, with their metadata."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     apart = (get_args(kind) if get_origin(kind) is Annotated else (kind,) for kind in kinds)
     return [(kind, tuple(about)) for kind, *about in apart]
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """The value as the first of the kinds that takes it has it; else ``_UNFIT``."""
+    """The value in the first type that accepts it; else ``_UNFIT``."""
     found = (_as(value, kind, about) for kind, about in _kinds(hint))
     taken = next((one for one in found if one is not _UNFIT), _UNFIT)
     if taken is _UNFIT and isinstance(value, os.PathLike):
@@ -144,7 +144,7 @@ def _number(value: Any, kind: type) -> float:
 
 
 def _wanted(hint: Any, is_whole: bool = False) -> str:
-    """What a remedy asks for, where a value that is a whole number, or is none, does not fit."""
+    """Valid values in words, for a remedy; ``is_whole`` if the refused value is a whole number."""
     words: dict[str, None] = {}
     for kind, about in _kinds(hint):
         origin = get_origin(kind) or kind
@@ -165,7 +165,7 @@ def _wanted(hint: Any, is_whole: bool = False) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, float):  # NumPy's are, and their form for programs names their type
+    if isinstance(value, float):  # NumPy's count, too, but their repr names their type
         return str(value)
     known = value is None or isinstance(value, str | int | list | tuple | dict)
     return quoted(value) if known else f"of the type {type(value).__name__}"

@@ -1,7 +1,7 @@
-"""Packages that the engine can do without: what brings them, and what is said where one is missing.
+"""Optional packages: the extras that install them, and the errors if one is missing.
 
-Whoever evaluates given runs with labels alone, or with an LLM behind a function, needs none of them.
-pyproject.toml says what else an extra brings.
+Evaluating existing runs with labels, or with an LLM behind a function, requires none. pyproject.toml lists the extras'
+other packages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import importlib.util
 from engine.messages.errors import InputError
 from engine.messages.wording import agreeing, listed
 
-# By extra, the modules that are imported of what it brings.
+# By extra, the imported modules of its packages.
 EXTRAS: dict[str, tuple[str, ...]] = {
     "api": ("openai",),
     "articles": ("langchain_text_splitters", "mwparserfromhell"),
@@ -28,19 +28,19 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 
 
 def missing(extra: str, *modules: str) -> list[str]:
-    """Those of an extra's modules, or of the ones that are asked for, that are not installed."""
+    """Missing modules of an extra, or among ``modules``."""
     assert set(modules) <= set(EXTRAS[extra])
     return [name for name in modules or EXTRAS[extra] if not is_installed(name)]
 
 
 def is_installed(module: str) -> bool:
-    """Whether there is a module of this name, and not only the folder that an uninstalled one left."""
+    """Whether a module of this name exists, and not only its folder after an uninstall."""
     spec = importlib.util.find_spec(module)
     return spec is not None and spec.origin is not None
 
 
 def version_of(*packages: str) -> str | None:
-    """The version of the first of these packages that is installed; None where none is."""
+    """The version of the first installed package among these; None without any."""
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(package)
@@ -48,12 +48,12 @@ def version_of(*packages: str) -> str | None:
 
 
 def command(*extras: str) -> str:
-    """What installs these extras beside an engine that is installed."""
+    """The command that installs these extras beside the installed engine."""
     return f"pip install 'erag-engine[{','.join(extras)}]'"
 
 
 def require(what: str, extra: str, *modules: str) -> None:
-    """Refuse what cannot be done without an extra, before any work is done for it.
+    """Refuse work that needs a missing extra, before it starts.
 
     Raises:
         InputError: ``what needs pyserini, which is not installed; pip install 'erag-engine[retrieval]'``.

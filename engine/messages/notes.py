@@ -1,4 +1,4 @@
-"""Notes: what qualifies an evaluation's figures, made where it is known and carried in one tuple."""
+"""Notes that qualify an evaluation's figures, made on the spot and carried in one tuple."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from engine.messages.wording import counted
 
 @dataclass(frozen=True)
 class Note:
-    """Something that a user of the figures should know.
+    """A qualification for users of the figures.
 
     Attributes:
-        code: what kind of note it is; ``summary.json`` gives notes by code.
-        amount: how many things it is about. A note of amount 0 is kept and not printed: it says that
-            the thing was looked for.
+        code: the kind of note; ``summary.json`` lists notes by code.
+        amount: number of its objects. A note of amount 0 is kept and not printed: it shows that the check took place.
         text: the sentence, without a full stop.
-        about: the runs or annotators concerned, where it is about particular ones.
-        printed: whether it matters to this evaluation; a note on what no annotator in use needs does
-            not.
-        what: how ``text`` is made of ``amount``, where it is (see ``count_note``): the notes of parts of
-            an evaluation are told again with the sum of their amounts.
-        passages: of a note that holds of all listed passages or of none, how many there are: it holds of
-            the whole where it holds of every part. None for one whose amounts add up.
+        about: the runs or annotators concerned, if particular ones.
+        printed: whether it matters to this evaluation; it does not if no annotator in use depends on it.
+        what: template of ``text`` for ``amount``, if any (see ``count_note``): notes of parts of an evaluation are
+            combined with the sum of their amounts.
+        passages: number of passages, for a note that holds for all listed passages or for none: it holds for the whole
+            if it holds for every part. None for a note with additive amounts.
     """
 
     code: str
@@ -48,9 +46,9 @@ def count_note(
     printed: bool = True,
     passages: int | None = None,
 ) -> Note:
-    """A note whose text is the amount and what it counts, in the forms of ``wording.counted``.
+    """A note whose text is the amount and its noun, in the forms of ``wording.counted``.
 
-    ``{}`` in ``what`` stands for what the note is about.
+    ``{}`` in ``what`` stands for ``about``.
     """
     names = tuple(about)
     text = counted(amount, what).replace("{}", ", ".join(names))
@@ -60,11 +58,10 @@ def count_note(
 def merge_notes(parts: Iterable[Iterable[Note]], passages: int) -> tuple[Note, ...]:
     """The notes of the parts of an evaluation as notes of the whole, in the order of the parts'.
 
-    Notes of the same code about the same things become one. Of a note without ``what`` the first text
-    stands.
+    Notes of the same code about the same things become one. The first text stands for notes without ``what``.
 
     Args:
-        passages: how many are listed; the parts may share some.
+        passages: the number of listed passages; the parts may share some.
     """
     groups: dict[tuple[str, tuple[str, ...]], list[Note]] = {}
     for notes in parts:
@@ -78,7 +75,7 @@ def _merge(notes: list[Note], passages: int) -> Note:
     if first.passages is None:
         amount = sum(note.amount for note in notes)
     else:
-        # Of one value in every part, but of another in each, a note does not hold of the whole.
+        # A note does not hold for the whole if its value is constant within every part, but differs between parts.
         texts = {note.what or note.text for note in notes if note.amount}
         holds = len(texts) == 1 and all(note.amount == note.passages for note in notes)
         amount = passages if holds else 0

@@ -10,7 +10,7 @@ from engine.messages.wording import reason_of
 
 
 def provided(kind: str, name: str) -> Any:
-    """The part of this name that an installed package adds; None where none does.
+    """The part of this name from an installed package; None without any.
 
     Args:
         kind: metrics, annotators, measures or readers: entry points are of the group ``erag.metrics``, and so on.
@@ -18,7 +18,7 @@ def provided(kind: str, name: str) -> Any:
     Raises:
         InputError: the package raises an error, or two packages add parts of one name.
     """
-    # A package that is found in two places is listed twice.
+    # A package in two places is listed twice.
     entries = {entry.value: entry for entry in entry_points(group=f"erag.{kind}", name=name)}
     if len(entries) > 1:
         places = " and ".join(sorted(entries))
@@ -27,7 +27,7 @@ def provided(kind: str, name: str) -> Any:
     for place, entry in entries.items():
         try:
             return entry.load()
-        except Exception as error:  # whatever a package's code raises
+        except Exception as error:  # a package's code may raise anything
             problem = f"{name!r} of erag.{kind}, {place}, cannot be loaded ({reason_of(error)})"
             remedy = "correct the package, or remove it"
             raise InputError(problem, remedy, "package.unloadable") from error

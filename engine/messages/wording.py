@@ -1,4 +1,4 @@
-"""Words of messages: forms that depend on a count, and what users' files and functions hold, as it is shown."""
+"""Words of messages: forms that depend on a count, and quotes from users' files and functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMS = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 
 
 def counted(amount: int, what: str) -> str:
-    """An amount and what it counts.
+    """An amount with its noun.
 
     >>> counted(1, "[query has|queries have] no answer")
     '1 query has no answer'
@@ -30,7 +30,7 @@ def agreeing(amount: int, what: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as a sentence has them: ``a, b and c``.
+    """Names as a list in a sentence: ``a, b and c``.
 
     >>> listed(["a", "b", "c"])
     'a, b and c'
@@ -46,7 +46,7 @@ def meant(name: str, known: Collection[str]) -> str:
 
 
 _LONGEST = 80
-# Where code is that no user wrote: libraries, the engine, what has no file.
+# Places of code that is not the user's: libraries, the engine, code without a file.
 _NOT_THE_USERS = (*sysconfig.get_paths().values(), str(Path(__file__).parents[1]), "<")
 
 
@@ -57,16 +57,16 @@ def cut(text: str, letters: int) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value of a user's file as a message shows it: in quotes if it is a text, and cut if it is long.
+    """A value of a user's file for a message: in quotes if it is a text, and cut if it is long.
 
-    A text that is not in Unicode's normalization form C looks like another one, which is; it is shown with
-    escapes (``'cafe\\u0301'``), so that two such ids can be told apart.
+    A text outside Unicode's normalization form C looks like its normalized form; escapes (``'cafe\\u0301'``)
+    distinguish two such ids.
     """
     if isinstance(value, str):
         value = value[:_LONGEST] + "…" * (len(value) > _LONGEST)
         return repr(value) if unicodedata.is_normalized("NFC", value) else ascii(value)
     if isinstance(value, (list, tuple)):
-        # Not the whole: a list may hold what is too long, or too deep, to be shown.
+        # Only a few items: a list may be too long, or too deep, to print.
         inside = ", ".join(quoted(item) for item in value[:3]) + ", …" * (len(value) > 3)
         return f"[{inside}]" if len(inside) <= 3 * _LONGEST else "a list"
     if isinstance(value, dict):
@@ -77,7 +77,7 @@ def quoted(value: object) -> str:
 
 
 def number(value: float, digits: int = 3, *, plus: str = "") -> str:
-    """A number with so many decimals; what rounds to 0 has no sign.
+    """A number with so many decimals; no sign if it rounds to 0.
 
     >>> number(-0.0004), number(0.25, 2, plus="+")
     ('0.000', '+0.25')
@@ -94,7 +94,7 @@ def with_interval(value: float, low: float, high: float, digits: int = 3, *, plu
 
 
 def number_of(value: Any) -> float:
-    """What a function gave as a number from 0 to 1; NaN where it is not one."""
+    """A function's return value as a number from 0 to 1; NaN if it is not."""
     try:
         # A text that reads as a number is a mistake in the function, not a number.
         number = math.nan if isinstance(value, str | bytes) else float(value)
@@ -108,7 +108,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """What a user's function raised, in one line, with the place in the user's own code that it came through last."""
+    """The exception from a user's function, in one line, with the last place in the user's own code."""
     text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     frames = ((f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__))
     own = [(name, line) for name, line in frames if not name.startswith(_NOT_THE_USERS)]

@@ -1,4 +1,4 @@
-"""``engine.evaluate``: an evaluation of whatever a Python user has."""
+"""``engine.evaluate``: an evaluation from a Python user's objects or files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from engine.sources.io.files import temporary_directory
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 
-# What happens to a cluster meanwhile is told here.
+# Logger for events on a cluster.
 _LOG = logging.getLogger("engine")
 
 
@@ -55,10 +55,10 @@ def evaluate(
 ) -> Result:
     """Evaluate runs with the LLM that reads them, as ``erag evaluate`` does.
 
-    Every listed passage is labelled, the runs are scored with ranking measures, and these are correlated,
-    query by query, with the score of the reader that is given the whole list. Files too large for memory are cut
-    into shards, in the folder ``shards`` of the read store, where their labels, traces and reads stay; if a function
-    labels or scores, they stay for as long as the result exists.
+    Every listed passage is labelled, the runs are scored with ranking measures, and these are correlated, query by
+    query, with the score of the reader on the whole list. Files too large for memory are cut into shards, in the folder
+    ``shards`` of the read store, which keeps their labels, traces and reads; if a function labels or scores, they stay
+    for as long as the result exists.
 
     >>> def reader(prompts):
     ...     return ["Oranjestad" if "is Oranjestad" in prompt else "" for prompt in prompts]
@@ -74,32 +74,32 @@ def evaluate(
     [('P@2', 0.5)]
 
     Args:
-        queries: with their answers: a file of any layout; a Polars or pandas frame, a list of dictionaries or
-            a Hugging Face dataset with the fields of JSONL (``query``, ``answers``, and perhaps ``query_id``
-            and ``provenance``); ``{query_id: {"query": …, "answers": […]}}``; ``{query: [answer, …]}``; or
-            ``{query_id: query}`` with the option ``answers``.
-        passages: a file; a frame, a list of dictionaries or a dataset with ``doc_id``, ``text`` and perhaps
-            ``title`` and ``article_id``; ``{doc_id: text}`` or ``{doc_id: {"title": …, "text": …}}``; None
-            where the runs carry the texts; several files, of which run files name theirs (``"mine.trec@words-100"``).
-        runs: one run or several: files; frames with ``query_id``, ``doc_id`` and ``rank`` or ``score`` (and
-            ``run``, the name of the system); ``{query_id: {doc_id: score}}``; ``{query_id: [doc_id, …]}``,
-            the best first; without ``passages``, ``{query_id: [text, …]}`` or frames and lists with ``text``;
-            retrievers, called once for each query. Several as a list or ``{name: run}``. Queries go by id or text.
-        reader: the LLM: a name as for ``erag evaluate``; a function from a list of prompts to a list of
-            texts; or ``engine.Reader``, which gives a function a name and a version, under which its reads are
-            stored. A function is called in this process unless the option ``actors`` is given.
-        metric: the downstream metric: a name, or a function from an output and its reference answers to a
-            number in [0, 1].
-        annotators: who labels: names, functions from a query, its answers, and a passage's title and text to a
-            number in [0, 1], and annotators made with ``engine.labels.from_function``.
+        queries: with their answers: a file of any layout; a Polars or pandas frame, a list of dictionaries or a Hugging
+            Face dataset with the fields of JSONL (``query``, ``answers``, and perhaps ``query_id`` and ``provenance``);
+            ``{query_id: {"query": …, "answers": […]}}``; ``{query: [answer, …]}``; or ``{query_id: query}`` with the
+            option ``answers``.
+        passages: a file; a frame, a list of dictionaries or a dataset with ``doc_id``, ``text`` and perhaps ``title``
+            and ``article_id``; ``{doc_id: text}`` or ``{doc_id: {"title": …, "text": …}}``; None if the runs carry the
+            texts; several files, of which run files name theirs (``"mine.trec@words-100"``).
+        runs: one run or several: files; frames with ``query_id``, ``doc_id`` and ``rank`` or ``score`` (and ``run``,
+            the name of the system); ``{query_id: {doc_id: score}}``; ``{query_id: [doc_id, …]}``, the best first;
+            without ``passages``, ``{query_id: [text, …]}`` or frames and lists with ``text``; retrievers, called once
+            for each query. Several as a list or ``{name: run}``. Queries go by id or text.
+        reader: the LLM: a name as for ``erag evaluate``; a function from a list of prompts to a list of texts; or
+            ``engine.Reader``, which gives a function a name and a version that identify its stored reads. A function is
+            called in this process unless the option ``actors`` is set.
+        metric: the downstream metric: a name, or a function from an output and its reference answers to a number in [0,
+            1].
+        annotators: the sources of labels: names, functions from a query, its answers, and a passage's title and text to
+            a number in [0, 1], and annotators made with ``engine.labels.from_function``.
         k: passages per query at most.
-        **options: ``answers`` (``{query_id: [answer, …]}``), ``limit`` (the first queries alone),
-            ``store`` (the folder or address of the read store), ``progress`` (False shows none), ``qrels`` and
-            ``preferences`` (a file, ``{query_id: {doc_id: label}}`` or a table), and all of ``engine.python.options``.
+        **options: ``answers`` (``{query_id: [answer, …]}``), ``limit`` (the first queries alone), ``store`` (the folder
+            or address of the read store), ``progress`` (False shows none), ``qrels`` and ``preferences`` (a file,
+            ``{query_id: {doc_id: label}}`` or a table), and all of ``engine.python.options``.
 
     Raises:
-        InputError: something that was given cannot be used, in one line.
-        ReadError: reads failed, and ``failed_reads`` is ``error``, or nothing and more than 5% did.
+        InputError: an unusable argument, in one line.
+        ReadError: reads failed, and ``failed_reads`` is ``error``, or unset and more than 5% did.
         TypeError: an unknown option.
     """
     left = cast(dict[str, Any], options)
@@ -125,7 +125,7 @@ def evaluate(
 
 
 def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation:
-    """The evaluation of inputs in memory, or cut into a folder of the store where they are files too large for that."""
+    """The evaluation of inputs in memory, or cut into a folder of the store if they are files too large for that."""
     files = given.files(settings)
     if files is None and settings.running.shard_pairs:
         given_as = f"`shard_pairs` {settings.running.shard_pairs}"
@@ -143,13 +143,13 @@ def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation
     with contextlib.ExitStack() as last:
         kept = all(own.is_kept for own in settings.reader.functions)
         unknown = settings.has_functions or not kept
-        # Whoever evaluates next removes what a killed process leaves there.
+        # The next evaluation removes a killed process's files there.
         if unknown and isinstance(folder.at, Path):
             folder = folder_at(last.enter_context(temporary_directory(folder.at / "once")))
         (evaluation,), _ = evaluate_shards(shards, [settings], context, folder)
         if unknown and evaluation.parts and not isinstance(folder.at, Path):
             last.callback(evaluation.parts.remove)
-        # Tables of passages are looked at as long as there is a result.
+        # The result may read tables of passages as long as it exists.
         weakref.finalize(evaluation, last.pop_all().close)
     return evaluation
 
@@ -163,7 +163,7 @@ def _settings(
 ) -> Settings:
     if isinstance(annotators, str | Annotator) or callable(annotators):
         annotators = (annotators,)
-    # What is a function, of all that is not a metric or an annotator, is a model.
+    # Functions in options other than metrics and annotators are models.
     models = {"reader": reader, **options}
     functions = {
         name: reader
@@ -188,7 +188,7 @@ def _refuse_unused(settings: Settings, given: Given) -> None:
 
 @contextlib.contextmanager
 def progress(*, shown: bool) -> Iterator[Progress]:
-    """A function that is called with the reads done and wanted, and shows them."""
+    """A function that receives the numbers of reads done and wanted, and shows them."""
     display = _notebook() if shown else None
     if display is not None:
         yield _Line(display)

@@ -1,7 +1,7 @@
-"""Parts of an evaluation that users bring: functions as they are, in files (``FILE.py:function``), or of installed packages.
+"""Users' parts of an evaluation: functions, in Python or files (``FILE.py:function``), or from installed packages.
 
 A package adds parts by entry points of the groups ``erag.metrics``, ``erag.annotators`` and ``erag.readers``: functions
-as users give them, or ``Metric``, ``Annotator`` and ``ReaderFunction``. A name of the engine's own wins over theirs.
+as users give them, or ``Metric``, ``Annotator`` and ``ReaderFunction``. The engine's own names take precedence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AnnotatorChoice = str | Annotator | Callable[[str, list[str], str, str], float]
 def metric_of(given: MetricChoice) -> str | Metric:
     part, name = _part("metrics", given, METRICS)
     if isinstance(part, Metric) or not callable(part):
-        return part  # settings refuse it where it is none
+        return part  # settings refuse an invalid one
     return metric_from_function(part, name, code=code_of(part).who)
 
 
@@ -44,7 +44,7 @@ def reader_of(given: ReaderChoice) -> str | ReaderFunction:
 
 
 def _part(kind: str, given: Any, known: Collection[str]) -> tuple[Any, str | None]:
-    """What was given or is named, and the name that a package gives it."""
+    """The part itself or the part of that name, and its name in a package."""
     if not isinstance(given, str) or given in known:
         return given, None
     if is_named(given):

@@ -1,4 +1,4 @@
-"""``engine.Result``: what an evaluation found, to look at, to compute with, to write and to load again."""
+"""``engine.Result``: an evaluation's results, to display, compute with, write and load again."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-# Columns of the leaderboard, of what is known of a lead.
+# Columns of the leaderboard, by the attributes of a lead.
 _LEAD = {"lead": "difference", "low": "low", "high": "high", "p": "p"}
-# What a metric's name may not have: MLflow allows the others.
+# Characters that MLflow forbids in a metric's name.
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """What an evaluation found.
+    """The results of an evaluation.
 
-    In a notebook, and printed, it shows the verdict and the runs. Every table is a Polars frame with the
-    columns that docs/formats.md lists.
+    In a notebook, and printed, it shows the verdict and the runs. Every table is a Polars frame with the columns that
+    docs/formats.md lists.
 
     Attributes:
         findings: the summary and the tables, in memory or in the folder that they were loaded from.
-        evaluation: the evaluation itself; None where it was loaded.
-        files: the files that were evaluated, by what they are.
+        evaluation: the evaluation itself; None if it was loaded.
+        files: the evaluated files, by kind.
     """
 
     findings: Findings
@@ -84,12 +84,12 @@ class Result:
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """All figures and how they came about, as ``summary.json`` has them."""
+        """All figures with their origins, as in ``summary.json``."""
         return self.findings.summary
 
     @property
     def verdict(self) -> str:
-        """Which run to choose and how certain that is, a sentence a line; of one run, how it did."""
+        """The run to choose with its certainty, a sentence a line; for a single run, its results."""
         return "\n".join(overview.said(self.findings))
 
     @property
@@ -113,7 +113,7 @@ class Result:
         return pl.DataFrame(self.summary["means"], infer_schema_length=None)
 
     def table(self, name: str) -> pl.DataFrame:
-        """A table by the name of its file, such as ``traces`` or ``downstream``; also one that an annotator leaves.
+        """A table by the name of its file, such as ``traces`` or ``downstream``; also an annotator's own tables.
 
         Raises:
             InputError: there is no table of that name.
@@ -121,7 +121,7 @@ class Result:
         held, folder = self.findings.held, self.findings.folder
         parts = self.evaluation.parts if self.evaluation else None
         if self.evaluation and parts and name in parts.tables:
-            # A trace may have columns of its own, which some shards lack.
+            # A trace may have extra columns, which some shards lack.
             return pl.concat(parts.table(name, self.evaluation.shards.shards), how="diagonal")
         if not held and (place := self.findings.whole(name)).is_dir():
             files = (read_parquet(place / part) for part in delivered(folder_at(place)))
@@ -137,10 +137,10 @@ class Result:
     def leaderboard(self) -> pl.DataFrame:
         """The runs, the best one first.
 
-        Columns: ``run``; ``end_to_end`` with ``end_to_end_low`` and ``end_to_end_high``, where lists were read
-        whole; for each annotator the mean of its primary measure, called ``"annotator measure"``; where there
-        are several runs, ``lead`` of the best one over this one, by the figure that the verdict goes by, with its
-        interval ``low`` and ``high`` and the ``p`` of its test (null of the best one itself); ``queries``.
+        Columns: ``run``; ``end_to_end`` with ``end_to_end_low`` and ``end_to_end_high``, if whole lists were read; for
+        each annotator the mean of its primary measure, called ``"annotator measure"``; with several runs, ``lead`` of
+        the best one over this one, by the figure that the verdict goes by, with its interval ``low`` and ``high`` and
+        the ``p`` of its test (null for the best one itself); ``queries``.
         """
         findings = self.findings
         rows = []
@@ -163,7 +163,7 @@ class Result:
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def to_pandas(self, table: str = "leaderboard") -> pandas.DataFrame:
-        """The leaderboard, or the table of a name as ``table`` takes it, as a pandas frame.
+        """The leaderboard, or a table by name (as in ``table``), as a pandas frame.
 
         Raises:
             InputError: there is no such table, or pandas is not installed.
@@ -176,10 +176,10 @@ class Result:
             raise InputError(problem, "pip install pandas", "package.missing") from None
 
     def figure(self, name: str) -> Figure:
-        """A picture of the page as a matplotlib figure, to look at or to save: ``figure("scores").savefig(…)``.
+        """A picture of the page as a matplotlib figure, to display or to save: ``figure("scores").savefig(…)``.
 
         Args:
-            name: as the page's files are called: ``scores``, ``correlations`` …
+            name: the name of the page's file: ``scores``, ``correlations`` …
 
         Raises:
             InputError: the evaluation has no such picture, or the extra ``page`` is not installed.
@@ -194,9 +194,8 @@ class Result:
     def metrics(self) -> dict[str, float]:
         """All means and correlations by flat names, as ``mlflow.log_metrics`` and ``wandb.log`` take them.
 
-        The names are ``run/end_to_end``, ``run/annotator/measure`` and ``run/annotator/measure/tau`` (and
-        ``rho``); what MLflow does not allow in a name is ``_`` there (``bm25/erag/nDCG_10``). Figures that are not
-        defined are left out.
+        The names are ``run/end_to_end``, ``run/annotator/measure`` and ``run/annotator/measure/tau`` (and ``rho``);
+        characters that MLflow forbids in a name become ``_`` (``bm25/erag/nDCG_10``). Undefined figures are left out.
 
         Raises:
             InputError: two figures would have one name.
@@ -225,15 +224,15 @@ class Result:
     ) -> dict[str, dict[str, float]]:
         """Labels as judgments, ``{query_id: {doc_id: label}}``, for ranx, ir_measures or pytrec_eval.
 
-        Labels are ints, which these tools take, if all are whole numbers or with a scale. Queries are those of the means.
+        Labels are ints, which these tools take, if all are whole numbers or with a scale. Queries as in the means.
 
         Args:
-            annotator: whose; the first one's by default.
-            scale: labels are multiplied by it and rounded down (0.678 is 67 at 100), if it is above 0; thresholds are to be, too.
-            path: a file of TREC text for them, besides; its second column states scale and thresholds (``scale=100,rel=0.5:50``).
+            annotator: the annotator's name; the first one's by default.
+            scale: if above 0, a factor on labels, which are then rounded down (0.678 is 67 at 100), and on thresholds.
+            path: a file of TREC text to write; its second column states scale and thresholds (``scale=100,rel=0.5:50``).
 
         Raises:
-            InputError: nobody of that name labelled; a threshold times the scale is no whole number; the file cannot hold these.
+            InputError: an unknown annotator; a threshold times the scale is no whole number; the file cannot hold these.
         """
         names = self.findings.annotators
         name = names[0] if annotator is None else annotator
@@ -244,7 +243,7 @@ class Result:
         labels = pl.concat(of_scored([self.labels], self.scores))
         labels = labels.filter(pl.col(ANNOTATOR) == name).select(QUERY_ID, DOC_ID, LABEL)
         if fitted("scale", scale, Natural):
-            # A product may be a hair below the whole number that it is in decimals.
+            # A product may be slightly below the whole number of its decimals.
             labels = labels.with_columns((pl.col(LABEL) * scale).round(9).floor())
         stated = self._stated(scale, path) if scale else "0"
         if path is not None:
@@ -274,8 +273,7 @@ class Result:
             overwrite: whether another evaluation's are replaced, too.
 
         Raises:
-            InputError: the result was loaded, and is in a folder already; or the folder holds another
-                evaluation.
+            InputError: the result was loaded, and is in a folder already; or the folder holds another evaluation.
             WriteError: the folder cannot be written.
         """
         if self.evaluation is None:
@@ -299,19 +297,19 @@ class Result:
         """Write a report for people.
 
         Args:
-            path: a name in ``.html`` for the page in one file, one in ``.md`` for verdict and tables as
-                Markdown, or a folder for the page with its pictures and tables beside it. The passages are on
-                the page where the result was not loaded.
+            path: a name in ``.html`` for the page in one file, one in ``.md`` for verdict and tables as Markdown, or a
+                folder for the page with its pictures and tables beside it. The page includes the passages unless the
+                result was loaded.
 
         Returns:
-            the file to look at.
+            the file to open.
 
         Raises:
             WriteError: it cannot be written.
         """
         path = Path(path)
         if path.suffix == ".md":
-            # No costs: they differ from one evaluation of the same to the next.
+            # No costs: they differ between repetitions of an evaluation.
             grids = overview.overview_grids(self.findings)
             write_text(self._markdown([one for one in grids if one.name != "costs"]), path)
             return path
@@ -336,7 +334,7 @@ class Result:
         return "\n\n".join(parts) + "\n"
 
     def _grids(self) -> list[Grid]:
-        """The tables of a notebook: no costs, and of the ranking measures the primary ones."""
+        """The tables of a notebook: no costs, and only the primary ranking measures."""
         parts = (part for part in overview.sections(self.findings) if part.name != "tables")
         grids = (grid for part in parts for grid in part.grids)
         return [grid for grid in grids if grid.name not in ("costs", "measures")]

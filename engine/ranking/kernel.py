@@ -21,15 +21,15 @@ from engine.ranking.kinds.base import Floats, Ints, Lists, Measure, OfSets
 
 
 class Split(NamedTuple):
-    """How scoring is split into steps. No value depends on it, only time and memory.
+    """How scoring is split into steps. It affects time and memory, but no value.
 
     Attributes:
         threads: None for all of this process's cores.
-        rows: of runs and labels that are joined at a time, about: bounds memory beside the input.
-        cells: of a block's matrix: its rows stay in a core's cache while the accumulators pass over them.
-        lists: of a block, at most.
-        grades, counted: the ideal order follows from the counts of grades up to the highest of
-            ``grades``, in sets of up to ``counted`` labels; (counted + 1) ** grades is below 2^63.
+        rows: approximate rows of runs and labels per join: bounds memory beside the input.
+        cells: cells of a block's matrix: its rows stay in a core's cache while the accumulators pass over them.
+        lists: most lists of a block.
+        grades, counted: the ideal order follows from the counts of grades up to the highest of ``grades``, in sets of
+        up to ``counted`` labels; (counted + 1) ** grades is below 2^63.
     """
 
     threads: int | None = None
@@ -45,14 +45,14 @@ USUAL = Split()
 
 @dataclass(frozen=True)
 class RankedLabels:
-    """Labels of ranked lists, and of the judged sets that they are measured against.
+    """Labels of ranked lists, and of their judged sets.
 
     Attributes:
-        labels: (n_labels,) list after list, best rank first, at least 0; NaN where not judged.
+        labels: (n_labels,) list after list, best rank first, at least 0; NaN if not judged.
         offsets: (n_lists + 1,) where each list begins; the last is n_labels.
-        judged: (n_judged,) judged set after set, in any order within a set, at least 0; NaN where not judged.
+        judged: (n_judged,) judged set after set, in any order within a set, at least 0; NaN if not judged.
         judged_offsets: (n_sets + 1,).
-        judged_set: (n_lists,) the set of each list.
+        judged_set: (n_lists,) the set of every list.
     """
 
     labels: Floats
@@ -79,8 +79,8 @@ def measure_lists(
     """Every measure of every list: shape (n_measures, n_lists), as ``engine.ranking.scores`` defines.
 
     Args:
-        real_valued: whether P, R, F1 and Success without threshold take the labels as they are
-            (``is_real_valued``), rather than count those of 1 or more.
+        real_valued: whether P, R, F1 and Success without threshold use the labels unchanged (``is_real_valued``),
+            rather than count labels of 1 or more.
     """
     values = np.zeros((len(measures), len(ranked.offsets) - 1))
     cutoffs = frozenset(measure.cutoff for measure in measures if measure.cutoff is not None)
@@ -93,7 +93,7 @@ def measure_lists(
     with ThreadPoolExecutor(split.threads or len(os.sched_getaffinity(0))) as pool:
         of_sets: dict[tuple[Any, ...], Floats] = {}
         if not (own_lists := ranked.judged is ranked.labels):
-            # Values of no lists tell which sums over judged sets are read.
+            # Values of an empty block show which sums over judged sets the measures read.
             sets = len(ranked.judged_offsets) - 1
 
             def read_none(key: tuple[Any, ...]) -> Floats:
@@ -126,7 +126,7 @@ def measure_lists(
 def _blocks(offsets: Ints, split: Split) -> Iterator[Ints]:
     """Indices of lists, longest first, in blocks whose matrix has a bounded number of cells."""
     lengths = np.diff(offsets)
-    # Lists of one length, the usual case, stay in their order and are read front to back.
+    # Lists of equal length, the usual case, stay in their order and are read front to back.
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
@@ -155,8 +155,8 @@ def _matrix(flat: Floats, offsets: Ints, block: Ints) -> Floats:
 
 
 def _grades(ranked: RankedLabels, split: Split) -> int:
-    """The highest grade where sets are short and labels few whole numbers, so that counts tell all; else 0."""
-    highest = np.fmax.reduce(ranked.judged, initial=0)  # NaN where not judged
+    """The highest grade if sets are short and labels few whole numbers, so that counts determine all; else 0."""
+    highest = np.fmax.reduce(ranked.judged, initial=0)  # NaN if not judged
     longest = np.diff(ranked.judged_offsets).max(initial=0)
     few = 1 <= highest <= split.grades and longest <= split.counted
     return int(highest) if few and not is_real_valued(ranked.judged) else 0
@@ -188,7 +188,7 @@ def measure_within(
     real_valued: bool,
     split: Split,
 ) -> Floats:
-    """Every measure of every list, as ``kernel.measure_lists``, where some have a budget of tokens."""
+    """Every measure of every list, as ``kernel.measure_lists``, with token budgets for some."""
     values = np.zeros((len(measures), len(ranked.offsets) - 1))
     for budget in {measure.tokens for measure in measures}:
         rows = [row for row, measure in enumerate(measures) if measure.tokens == budget]
@@ -212,7 +212,7 @@ def measure_within(
 
 
 def _against_best(cut: RankedLabels, tokens: Ints, budget: int) -> RankedLabels:
-    """The lists against the best that the budget can hold of their judged sets."""
+    """The lists against the best possible lists from their judged sets within the budget."""
     best = [
         list(_best(cut.judged[start:end], tokens[start:end], budget))
         for start, end in zip(cut.judged_offsets[:-1], cut.judged_offsets[1:], strict=True)
@@ -224,7 +224,7 @@ def _against_best(cut: RankedLabels, tokens: Ints, budget: int) -> RankedLabels:
 
 def _best(labels: Floats, tokens: Ints, budget: int) -> Iterator[float]:
     """The gains of the best order of a judged set, rank by rank."""
-    # Of the passages so far as many as fit, negative: the longest one first.
+    # Negative lengths of the passages that fit so far: the longest one is first.
     longest: list[int] = []
     total = 0
     for place in np.argsort(-labels, kind="stable"):

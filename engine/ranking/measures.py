@@ -27,12 +27,12 @@ UTILITY_KIND = UDCG.kind
 # The classes by kind, in the order in which messages name them.
 KINDS: dict[str, type[Measure]] = {}
 # By every name in lower case, as trec_eval (recip_rank, map_cut_10), ranx (hit_rate), BEIR (NDCG@10) and papers
-# (MRR@10) write them: the kind, and the options that the name says.
+# (MRR@10) write them: the kind, and the options that the name implies.
 SYNONYMS: dict[str, tuple[str, str]] = {}
 
 
 def register(measure: type[Measure]) -> None:
-    """Add a measure to those that names stand for.
+    """Register a measure's names.
 
     Raises:
         ValueError: one of its names is another measure's.
@@ -96,7 +96,7 @@ def parse_measure(text: str) -> Measure:
 
 
 def _kind_of(name: str) -> tuple[str, str]:
-    """The kind that a name stands for and the options that it says, of a package's measure too; empty for neither."""
+    """The kind and the options that a name stands for, also of a package's measure; empty for neither."""
     if name.lower() not in SYNONYMS and (measure := provided("measures", name)) is not None:
         if getattr(measure, "kind", None) != name:
             problem = f"{name!r} of erag.measures is no class of a measure whose `kind` is {name}"
@@ -127,7 +127,7 @@ def _options(measure: type[Measure]) -> str:
 
 
 def _meant(text: str) -> str:
-    """Which measure a name is nearly, with the cutoff that follows it."""
+    """The most similar measure name, with the given cutoff."""
     kind, mark, rest = re.match(r"([^@(]*)(@?)(.*)", text.strip(), re.S).groups()  # type: ignore[union-attr]
     near = difflib.get_close_matches(kind.lower(), SYNONYMS, n=1, cutoff=0.6)
     if not near:
@@ -162,9 +162,9 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
 
 
 def comparable(one: str, other: str) -> bool:
-    """Whether the scores of two measures, by name, may be compared as if of one.
+    """Whether the scores of two measures, by name, are comparable.
 
-    They are the same measure; or one is that of utilities, which have no other, and its cutoff is the other's.
+    They are the same measure; or one is for utilities, which have no other, with the other's cutoff.
     """
     if one == other:
         return True
@@ -176,9 +176,9 @@ def comparable(one: str, other: str) -> bool:
 def undefined_on_graded(measures: Sequence[Measure], *, above_one: bool = False) -> list[Measure]:
     """The measures that have no meaning on real-valued labels for want of a threshold.
 
-    Those that rank what is relevant (AP, RR, Rprec, Bpref) never have one. P, R, F1, Success and RBP take
-    shares as they are, and have none on grades: a mean of grades is no precision, and a single grade of 0.5
-    would make one of every count.
+    Measures that rank relevant passages (AP, RR, Rprec, Bpref) always need one. P, R, F1, Success and RBP use shares
+    unchanged, and need one on grades: a mean of grades is no precision, and a single grade of 0.5 would turn every
+    count into a mean.
 
     Args:
         above_one: whether some label exceeds 1.
@@ -194,12 +194,12 @@ def defined_on_graded(measure: Measure | type[Measure], above_one: bool) -> bool
 def why_undefined(
     measure: Measure, *, utilities: bool, graded: str, above_one: bool = False
 ) -> str:
-    """Why a measure has no meaning on some labels, as "not defined on …"; empty where it has one.
+    """Why a measure has no meaning on some labels, as "not defined on …"; empty if it has one.
 
     Args:
         utilities: whether the labels are utilities, which may be negative.
-        graded: what labels these are, where they can lie between whole numbers; else empty.
-        above_one: whether some of these exceed 1.
+        graded: the labels' name, if they can lie between whole numbers; else empty.
+        above_one: whether some labels exceed 1.
     """
     takes = measure.labels == "utilities"
     if utilities and not takes:

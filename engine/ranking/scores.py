@@ -1,42 +1,42 @@
 """Ranking measures per query: tables in, tables out (the arithmetic is ``engine.ranking.kernel``), and their settings.
 
 Labels may be binary, graded (0, 1, 2, …) or real-valued, as eRAG's are under F1 or ROUGE. The classes in
-``engine.ranking.kinds`` define each measure of a list whose passage at rank i has label l_i, with cutoff k (the list's
-length where there is none; a budget of tokens in ``P@300tok``) and N relevant passages among the judged, whose label is
-at least ``rel`` (1 where the name gives none).
+``engine.ranking.kinds`` define each measure of a list whose passage at rank i has label l_i, with cutoff k (by default
+the list's length; a budget of tokens in ``P@300tok``) and N relevant passages among the judged, with a label of at
+least ``rel`` (1 unless the name sets it).
 
-On real-valued labels (some label is not a whole number) and without ``rel``, P, R, F1 and Success take labels as they
-are (``kinds.shares``), while AP, RR and Rprec need a threshold. Where such labels exceed 1 all need one: they would be
-means and sums of grades. With all labels whole numbers every measure that trec_eval has equals its value.
+On real-valued labels (some label is not a whole number) and without ``rel``, P, R, F1 and Success use labels unchanged
+(``kinds.shares``), while AP, RR and Rprec need a threshold. If such labels exceed 1 all need one: otherwise they would
+be means and sums of grades. With all labels whole numbers every measure that trec_eval has equals its value.
 
-What is judged is a choice (``relevant``), never mixed within a table:
+The judged passages are a choice (``relevant``), never mixed within a table:
 
-- ``list``: the passages of the query's own list. The eRAG reference does so. It excuses what a run
-  did not find (one useful passage of three, at rank 1, gives AP = nDCG = 1, and R at full depth equals
-  Success): right for correlating within one run, wrong for comparing runs.
+- ``list``: the passages of the query's own list. The eRAG reference does so. It ignores useful passages
+  that a run did not find (one useful passage of three, at rank 1, gives AP = nDCG = 1, and R at full depth
+  equals Success): right for correlating within one run, wrong for comparing runs.
 - ``pool``: all passages that some of the compared runs lists for the query.
 - ``qrels``: every label of the labels table, listed or not, as trec_eval counts.
 
-Conventions: order is the given rank (for TREC files, ``sources.runs`` ranks by score and then by
-document id, both descending, as trec_eval does). A listed passage without a label is not relevant; a
-label below 0 means the same as none, as in trec_eval; a query with no others scores 0, as there, and
-evaluations leave it out, unlike trec_eval and ir_measures. A query without retrieved passages, or without
-relevant ones where N or the best DCG divides, scores 0; ``missing`` says what becomes of the former.
+Conventions: order is the given rank (for TREC files, ``sources.runs`` ranks by score and then by document id, both
+descending, as trec_eval does). A listed passage without a label is not relevant; a label below 0 means the same as
+none, as in trec_eval; a query with no others scores 0, as there, and evaluations leave it out, unlike trec_eval and
+ir_measures. A query without retrieved passages, or without relevant ones if N or the best DCG divides, scores 0;
+``missing`` decides the treatment of the former.
 
-Labels are finite numbers up to 1e15 (1,000 for exp-log2). Whether an annotator's labels are real-valued is
-decided once, over all its labels of the queries evaluated, those below 0 left aside.
+Labels are finite numbers up to 1e15 (1,000 for exp-log2). Whether an annotator's labels are real-valued is decided
+once, over all its labels of the queries evaluated, except labels below 0.
 
-Where references differ from this (each has a test):
+References differ from this as follows (each has a test):
 
 - pytrec_eval has no DCG, no RR@k, no Judged, and F1 without a cutoff only (``set_F``); it returns only
   queries that run and qrels share. trec_eval's mean over all queries of the qrels is its option -c,
   and ours by default. Labels must be whole numbers.
-- ir_measures: RR@k and Judged break ties by document id ascending, where ours is one order for all;
+- ir_measures: RR@k and Judged break ties by document id ascending, while our order is the same for all;
   Judged counts labels below 0 as judged and leaves out queries without judgments, here 0 (evaluations
   leave them out of every measure).
 - ranx has no rule for equal scores; its ``ndcg`` is linear, ``ndcg_burges`` our exp-log2; ``ndcg-l2``
   applies the threshold to gains, trec_eval and ours do not; its Qrels cut real-valued labels.
-- the erag package computes nothing but P and Success on real-valued labels, crashes there where k
+- the erag package computes nothing but P and Success on real-valued labels, crashes there if k
   exceeds a list or a list is empty, and leaves queries with an empty list out of binary means.
 """
 
@@ -65,29 +65,29 @@ from engine.ranking.measures import (
 )
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, TOKENS, VALUE
 
-# The value of ``relevant`` that takes recall over all judgments, listed or not.
+# The value of ``relevant`` that computes recall over all judgments, listed or not.
 ALL_JUDGMENTS: Relevant = "qrels"
-# What a summary calls `relevant` of annotators whose judgments reach beyond the lists.
+# Key of `relevant` in a summary, for annotators whose judgments reach beyond the lists.
 JUDGED = "relevant_of_qrels"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankingSettings(Checked):
-    """Cutoff, measures, and what counts as judged.
+    """Cutoff, measures, and choice of judged passages.
 
     Attributes:
         k: Passages per query that are labelled; 10, or the largest of ``k_sweep``.
-        measures: Ranking measures, named as in ir_measures; by default nDCG, P, AP, RR, R, Success
-            at k (nDCG, P, Success where all labels lie between 0 and 1), and UDCG for utilities. The
-            first is primary: all annotators are compared by it in the answer, the page and the verdict.
-        relevant: What recall and ideal rankings are measured against: each list alone (list), the passages of all runs
-            (pool), or all judgments (qrels). By default qrels for labels by qrels; for other annotators, which judge
-            listed passages alone, pool for several runs and list for one.
-        missing: What happens to queries without results in a run: they score 0 (zero), are left out of the
-            run's scores, also of its end-to-end score (skip), or are an error.
+        measures: Ranking measures, named as in ir_measures; by default nDCG, P, AP, RR, R, Success at k (nDCG, P,
+            Success where all labels lie between 0 and 1), and UDCG for utilities. The first is primary: all annotators
+            are compared by it in the answer, the page and the verdict.
+        relevant: Reference for recall and ideal rankings: each list alone (list), the passages of all runs (pool), or
+            all judgments (qrels). By default qrels for labels by qrels; for other annotators, which judge listed
+            passages alone, pool for several runs and list for one.
+        missing: Treatment of queries without results in a run: they score 0 (zero), are left out of the run's scores,
+            also of its end-to-end score (skip), or are an error.
 
     Raises:
-        InputError: an unknown measure, one that looks beyond the cutoff, or one that ``relevant`` makes
+        InputError: an unknown measure, a measure that looks beyond the cutoff, or one that ``relevant`` makes
             meaningless.
     """
 
@@ -140,20 +140,20 @@ def score_runs(
     [('P@2', 0.5), ('RR', 0.5)]
 
     Args:
-        runs: the run table; a query's passages in the order of their ranks. With ``tokens`` of the
-            passages where measures have a budget of them.
+        runs: the run table; a query's passages in the order of their ranks. With ``tokens`` of the passages if measures
+            have a token budget.
         labels: the labels table, one label for a (query, passage, annotator).
         query_ids: the queries of the evaluation; rows of others are left out.
         missing: queries that a run lists nothing for: they score ``zero``, are left out (``skip``), or are an error.
-        names: of all runs, in order, where ``runs`` may lack one that lists nothing for these queries.
+        names: names of all runs, in order, as ``runs`` may lack a run that lists nothing for these queries.
 
     Returns:
         the query_scores table, by annotator, run, measure and query.
 
     Raises:
-        InputError: a measure that the labels or ``relevant`` do not define; a passage that a list
-            holds twice or that has two labels; a query twice; a label that is missing or not a finite
-            number up to 1e15; queries without results under ``error``.
+        InputError: a measure that the labels or ``relevant`` do not define; a passage that a list holds twice or that
+            has two labels; a query twice; a label that is missing or not a finite number up to 1e15; queries without
+            results under ``error``.
     """
     _refuse_measures(measures, relevant)
     if len(set(query_ids)) < len(query_ids):
@@ -209,7 +209,7 @@ def _refuse_measures(measures: Sequence[Measure], relevant: Relevant) -> None:
 def refuse_missing_results(
     runs: pl.DataFrame, query_ids: Sequence[str], *, names: Sequence[str] = ()
 ) -> None:
-    """Refuse runs that list nothing for some of the queries; ``names`` are those of all runs, where ``runs`` may lack one."""
+    """Refuse runs that list nothing for some queries; ``names`` are of all runs, as ``runs`` may lack some."""
     for run, lacking in without_results(runs, query_ids, names=names):
         if lacking:
             raise lists_nothing(run, len(lacking), lacking[0])
@@ -282,12 +282,12 @@ def _score_annotator(
 
 
 def largest_label(labels: pl.Series) -> float:
-    """The largest finite label, 0 or more; what is not finite is refused elsewhere."""
+    """The largest finite label, 0 or more; other functions refuse infinite labels."""
     return max([0.0, *labels.filter(labels.is_finite()).top_k(1)])
 
 
 def _refuse_labels(labels: pl.Series, annotator: str, measures: Sequence[Measure]) -> None:
-    # Above the usual bound, sums of gains are no longer finite.
+    # Above the usual limit, sums of gains are no longer finite.
     strict = min(measures, key=lambda measure: measure.largest_label, default=None)
     most = 1e15 if strict is None else strict.largest_label
     wrong = labels.filter(~(labels.is_finite() & (labels <= most)).fill_null(False))
@@ -319,12 +319,12 @@ def _rank_labels(
     lists: int,
     relevant: Relevant,
 ) -> tuple[RankedLabels, Lengths]:
-    """The labels of a block's lists in rank order, and of its judged sets; and their lengths, where these count."""
+    """The labels of a block's lists in rank order, and of its judged sets; and lengths, if these count."""
     listed = listed.with_columns(pl.col(_QUERY).cast(pl.Int64) - first)
     joined = listed.join(labels, on=[_QUERY, DOC_ID], how="left").sort(_LIST, RANK)
     for frame, columns, what, suspected in (
         (listed, [_LIST, DOC_ID], "is listed twice", True),
-        # Two labels of a listed passage lengthen the join; of the others only the qrels count.
+        # Two labels of a listed passage lengthen the join; among other labels only the qrels count.
         (
             labels,
             [_QUERY, DOC_ID],
@@ -337,7 +337,7 @@ def _rank_labels(
             query = query_ids[first + twice[_QUERY]]
             problem = f"passage {twice[DOC_ID]!r} of query {query!r} {what}"
             raise InputError(problem, "keep one", "runs.duplicate")
-    # A negative label is trec_eval's way to say that a passage was not judged.
+    # A negative label is trec_eval's sign for an unjudged passage.
     judged = labels.filter(pl.col(LABEL) >= 0)
     joined = joined.with_columns(pl.when(pl.col(LABEL) >= 0).then(LABEL).alias(LABEL))
     in_order = joined[LABEL].fill_null(float("nan")).to_numpy()
@@ -399,9 +399,9 @@ def score_utility(
     """Query scores table of one annotator's labels, by run, measure and query.
 
     Args:
-        labels: the labels table, of one annotator; a passage without a label counts as 0.
+        labels: one annotator's labels table; a passage without a label counts as 0.
         measures: all of the kind ``UDCG``.
-        missing: as in ``scores.score_runs``; ``error`` is refused there and counts as ``zero`` here.
+        missing: as in ``scores.score_runs``, which refuses ``error``; here it counts as ``zero``.
     """
     place = pl.col(RANK).rank("ordinal").over(RUN, QUERY_ID)
     listed = runs.join(

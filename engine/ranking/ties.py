@@ -1,8 +1,8 @@
-"""Equal scores: what measures would be with the passages that share a score in another order.
+"""Equal scores: the measures if passages that share a score were in another order.
 
-An evaluation orders lists as ``sources.runs`` says: TREC text and dictionaries of scores by document id
-descending, as trec_eval does, and other layouts by the ranks that they give. Neither order is the
-retriever's judgment, so a measure that depends on it is reported with the other value.
+An evaluation orders lists as ``sources.runs`` does: TREC text and dictionaries of scores by document id descending,
+like trec_eval, and other layouts by their ranks. Neither order is the retriever's judgment, so a measure that depends
+on it is reported with the other value.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from engine.messages.notes import Note
 from engine.messages.wording import counted, number
 from engine.tables import ANNOTATOR, DOC_ID, MEASURE, ORDER, QUERY_ID, RANK, RUN, SCORE, VALUE
 
-# Scores of lists whose equal scores stand in another order.
+# Scores of lists with their equal scores in another order.
 REORDERED: tables.Schema = {**tables.QUERY_SCORES, ORDER: pl.String()}
-# Orders of the document ids that share a score: whether they descend, and who orders lists so.
+# Orders of document ids that share a score: whether they descend, and the tools that use them.
 _ORDERS = {
     "trec_eval's order (by document id, descending)": True,
     "ir_measures' order for RR@k (by document id, ascending)": False,
@@ -32,12 +32,12 @@ def score_reordered(
     query_ids: Sequence[str],
     score: Callable[[pl.DataFrame, Sequence[str]], pl.DataFrame],
 ) -> pl.DataFrame:
-    """Scores of the lists that have equal scores (in single precision), in the orders that they are not in.
+    """Scores of lists with equal scores (in single precision), in every order but their own.
 
-    Ranks decide which passages stand side by side: equal scores apart from each other do not change places.
+    Ranks decide which passages are adjacent: equal scores apart from each other do not change places.
 
     Args:
-        score: query scores of the queries given, by the run table given.
+        score: computes query scores of given queries, by a given run table.
 
     Returns:
         ``REORDERED``: only lists that an order changes.
@@ -54,7 +54,7 @@ def score_reordered(
 
 
 def reordered_lists(runs: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame, pl.DataFrame]]:
-    """For each order of equal scores its name, the run table in it, and ``run`` and ``query_id`` of what it changes."""
+    """Per order of equal scores: its name, the reordered run table, and ``run`` and ``query_id`` of changed lists."""
     group = pl.struct(RUN, QUERY_ID, pl.col(SCORE).cast(pl.Float32)).rle_id().alias(_GROUP)
     ranked = runs.sort(RUN, QUERY_ID, RANK).with_columns(group)
     if ranked[_GROUP].n_unique() == ranked.height:
@@ -68,7 +68,7 @@ def reordered_lists(runs: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame, pl.
 def tie_notes(scores: pl.DataFrame, reordered: pl.DataFrame) -> Iterator[Note]:
     """For each run with a mean that another order of equal scores moves, as printed: both values.
 
-    The other order is trec_eval's where that moves a mean, else that of ir_measures.
+    The other order is trec_eval's if that moves a mean, else that of ir_measures.
     """
     several = scores[ANNOTATOR].n_unique() > 1
     for run in reordered[RUN].unique().sort():

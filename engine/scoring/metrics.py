@@ -165,10 +165,10 @@ class Metric:
     Attributes:
         name: as users write it.
         can_score: true, or not empty, for a reference that an output can match at all.
-        needs: what a reference must contain for that, to end the sentence "write answers with …".
-        graded: whether values lie between 0 and 1, too. Of a function of the user's, its values say so.
-        own: whether it is a function of the user's, which need not be a maximum over the references.
-        code: a digest of that function's source; empty where there is none.
+        needs: required content of such a reference, to end the sentence "write answers with …".
+        graded: whether values lie between 0 and 1, too. For a user's function, its values decide.
+        own: whether it is a user's function, which need not be a maximum over the references.
+        code: a digest of that function's source; empty without a source.
     """
 
     name: str
@@ -185,7 +185,7 @@ class Metric:
 
 
 def _has_words_of_kilt(reference: str) -> bool:
-    # Full stops end the sentences that the package counts words in.
+    # The package counts words in sentences, which full stops end.
     return bool(reference.replace(".", " ").strip())
 
 
@@ -213,7 +213,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
-# What others call them; some mean slightly different things by it, so that the name is only suggested.
+# Other names of metrics; some mean slightly different things, so that the name is only suggested.
 OTHER_NAMES = {
     "exact_match": "em",
     "exact": "em",
@@ -230,7 +230,7 @@ OTHER_NAMES = {
 
 
 class UnscoredError(Exception):
-    """A user's metric does not score an output: what is wrong, and what to do."""
+    """A user's metric does not score an output: the problem, and the remedy."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem)
@@ -241,7 +241,7 @@ def get_metric(metric: str | Metric) -> Metric:
     """The metric of that name; a metric itself.
 
     Raises:
-        InputError: there is none.
+        InputError: an unknown name.
     """
     if isinstance(metric, Metric):
         return metric
@@ -262,7 +262,7 @@ def score_outputs(
     Distinct (query, output) pairs are scored once: many passages lead to the same answer.
 
     Raises:
-        InputError: a metric of the user's raises an error or gives a value outside [0, 1], naming the query.
+        InputError: a user's metric raises an error or returns a value outside [0, 1]; the message names the query.
     """
     score = get_metric(metric)
     answers = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
@@ -278,23 +278,23 @@ def score_outputs(
     return outputs.join(scored, on=[QUERY_ID, OUTPUT], how="left", maintain_order="left")
 
 
-# Values that are kept: many passages lead to the same output.
+# Most cached values: many passages lead to the same output.
 _KEPT = 200_000
 
 
 def metric_from_function(
     function: Callable[[str, list[str]], float], name: str | None = None, *, code: str = ""
 ) -> Metric:
-    """A metric that is a function of the user's.
+    """A metric from a user's function.
 
     Args:
-        function: takes an output and the reference answers, and returns how good the output is, in
-            [0, 1] (a bool is 0 or 1). It is called in one process, once for an output and its references.
+        function: takes an output and the reference answers, and returns the output's quality in [0, 1] (a bool is 0 or
+            1). It is called in one process, once for an output and its references.
         name: by default the function's.
-        code: as of ``Metric``.
+        code: as in ``Metric``.
 
     Raises:
-        InputError: no name, or one of the engine's own metrics.
+        InputError: no name, or the name of an engine metric.
     """
     name = name_of(function) if name is None else name
     if not name.strip():
@@ -307,7 +307,7 @@ def metric_from_function(
 
 
 class _Score:
-    """The values of a user's function, each checked and kept."""
+    """The values of a user's function, checked and cached."""
 
     def __init__(self, name: str, function: Callable[[str, list[str]], float]) -> None:
         self._name, self._function = name, function

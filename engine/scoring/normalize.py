@@ -1,4 +1,4 @@
-"""How texts are compared: normalized as official scripts do (KILT's, and KorQuAD's for Korean), and as ROUGE's words in any script."""
+"""Text normalization as in official scripts (KILT's, and KorQuAD's for Korean), and ROUGE's words in any script."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _KORQUAD_SPACES = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
-# Quotation marks and dashes as keyboards have them, and letters and digits of full or half width.
+# Quotation marks and dashes as on keyboards, and letters and digits of full or half width.
 _PLAIN = str.maketrans(
     dict.fromkeys("‘’‚‛′`´ʼ", "'") | dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‐‑‒–—―−", "-")
 )
 _WIDE = re.compile("[\uff01-\uffee\u3000]+")
-# Characters that show nothing; not the joiners that decide what Persian, Indic scripts and emojis look like.
+# Invisible characters, except joiners that affect the form of Persian, Indic scripts and emojis.
 _INVISIBLE = regex.compile(
     r"(?V1)[[\p{Cf}\p{DI}]--[\p{PCM}\u200c\u200d]]"
     r"|(?<![\p{ccc=9}\p{Arabic}\p{Syriac}\p{Nko}\p{Mongolian}\p{Emoji}\ufe0f])[\u200c\u200d]"
@@ -73,8 +73,8 @@ _WORD = regex.compile(
     rf"|[[\p{{L}}\p{{N}}]--{UNSPACED}]"
     rf"[[\p{{L}}\p{{N}}\p{{M}}]--{UNSPACED}]*"
 )
-# Characters that show nothing, such as joiners and soft hyphens, are written within words or left out at
-# will. Only the zero-width space separates words.
+# Invisible characters, such as joiners and soft hyphens, are written within words or omitted at will. Only the
+# zero-width space separates words.
 _UNSHOWN = regex.compile(r"(?V1)[\p{Cf}--\u200b]+")
 # Words up to this length are not stemmed (rouge-score's rule).
 _SHORT = 3
@@ -84,16 +84,16 @@ def words(text: str) -> list[str]:
     """The words of a text, in their order, in lower case, stemmed.
 
     On ASCII text these are the tokens of the package rouge-score 0.1.2 with ``use_stemmer=True``: runs of letters and
-    digits, those of more than three characters without their English endings (Porter's stemmer, as NLTK has it). In
-    other text letters, digits and marks of every script make words, composed or not (NFC). In scripts without spaces
-    between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each character is one. Accents count: "café" is not "cafe".
+    digits, longer than three characters without their English endings (Porter's stemmer, as NLTK has it). In other text
+    letters, digits and marks of every script make words, composed or not (NFC). In scripts without spaces between words
+    (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each character is one. Accents count: "café" is not "cafe".
     """
     visible = _UNSHOWN.sub("", composed(text.lower()))
     found = (word if len(word) <= _SHORT else _stem(word) for word in _WORD.findall(visible))
     return [word for word in found if word]
 
 
-# Many outputs are made of few words, and a stem takes longer than all the rest.
+# Many outputs share few words, and stemming takes longer than all the rest.
 @functools.lru_cache(maxsize=65536)
 def _stem(word: str) -> str:
     return str(_stemmer().stem(word))

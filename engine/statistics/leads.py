@@ -1,19 +1,19 @@
 """Differences of means of runs, paired by query: intervals and p-values that hold for all pairs of runs together.
 
-The interval of a pair is that of a mean of values from a bounded range (``bounded``; Gaffke 2005), which holds where
-two runs are nearly alike and differ much on a few queries. The p-value of differences of -1, 0 and 1 is that of the exact
-sign test. Of one pair whose queries come in clusters it is that of Bonett & Price (2012, "Adjusted Wald confidence
-interval for a difference of binomial proportions based on paired data", after Agresti & Min 2005), in which one
-cluster is added for each of the two runs, as far apart as the range allows: there it holds as well and is narrower.
+The interval of a pair is that of a mean of values from a bounded range (``bounded``; Gaffke 2005), which also holds if
+two runs are nearly alike and differ much on a few queries. The p-value of differences of -1, 0 and 1 is that of the
+exact sign test. For a single pair with queries in clusters it is that of Bonett & Price (2012, "Adjusted Wald
+confidence interval for a difference of binomial proportions based on paired data", after Agresti & Min 2005), which
+adds a cluster for each of the two runs, as far apart as the range allows: there it holds as well and is narrower.
 
 Levels are divided by the number of pairs (Bonferroni): intervals hold together, also for pairs chosen by the data.
 
-Whether a candidate is worse than a baseline by more than a margin is a test of non-inferiority.
-The difference d is the candidate's mean less the baseline's, on the same queries. Two one-sided hypotheses are
-tested, each at one level: d is -margin or less, and d is -margin or more. Where the first is rejected the candidate
-is not worse by more than the margin, where the second is, it is worse by more; else the data do not decide (Piaggio
-et al. 2012, "Reporting of noninferiority and equivalence randomized trials", figure 1). A loss within the margin is
-allowed, also one that is significant: a candidate that is allowed fails as rarely as the level says. Bounds are the ends of the one interval of a pair
+A test of non-inferiority decides whether a candidate is worse than a baseline by more than a margin. The difference d
+is the candidate's mean less the baseline's, on the same queries. There are two one-sided hypotheses, at the same level:
+d is -margin or less, and d is -margin or more. If the first is rejected the candidate is not worse by more than the
+margin; if the second is, it is worse by more; else the data do not decide (Piaggio et al. 2012, "Reporting of
+noninferiority and equivalence randomized trials", figure 1). A loss within the margin is allowed, even a significant
+one: an allowed candidate fails as rarely as the level says. Bounds are the ends of a single pair's interval
 (``paired_intervals``) at twice the level.
 """
 
@@ -33,20 +33,20 @@ from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.resampling import for_each_block_of_signs, weighted_sums
 from engine.statistics.until import decided, queries_needed
 
-# How far differences may exceed their range by rounding.
+# Tolerance for differences that exceed their range by rounding.
 _ROUNDING = 1e-9
-# Smaller p-values are no numbers.
+# Smaller p-values underflow.
 _LEAST_P = float(np.finfo(np.float64).tiny)
 
 
 class Differences(NamedTuple):
-    """Means of the paired differences of p pairs of runs, each array of shape (p,).
+    """Means of the paired differences of p pairs of runs, as arrays of shape (p,).
 
     Attributes:
         value: the means.
         low, high: their intervals, which hold together; within the range, and around the mean.
-        p: two-sided, of the hypothesis that a mean is 0, adjusted for all pairs: 1 less the confidence at
-            which the interval just reaches 0. In (0, 1].
+        p: two-sided, of the hypothesis that a mean is 0, adjusted for all pairs: 1 less the confidence at which the
+            interval just reaches 0. In (0, 1].
     """
 
     value: Floats
@@ -67,11 +67,11 @@ def paired_intervals(
 
     Args:
         paired: (p, n) differences of p pairs on n queries, n >= 2.
-        largest: the largest difference that two runs can have on a query, above 0, whatever is the largest in the data.
-        confidence: that all intervals hold, in (0, 1).
+        largest: the largest possible difference of two runs on a query, above 0, whatever the largest in the data.
+        confidence: probability that all intervals hold, in (0, 1).
         comparisons: number of intervals that hold together, 1 or more.
-        clusters: (n,) the cluster of each query, from 0; None where queries are independent. Clusters then stand in
-            the place of queries, and added ones are as large as the largest.
+        clusters: (n,) the cluster of every query, from 0; None if queries are independent. Clusters then replace
+            queries, and added ones are as large as the largest.
 
     Raises:
         ValueError: a difference is larger than ``largest``.
@@ -98,13 +98,13 @@ def paired_intervals(
 
 
 def p_values(paired: Floats, largest: float, means: Floats, *, comparisons: int) -> Floats:
-    """Of each pair (p,) of independent queries, 1 less the confidence at which its interval just reaches a mean (p,)."""
+    """(p,) 1 less the confidence at which every pair's interval just reaches a mean (p,); queries are independent."""
     sides = zip(_sides(paired / largest, None), (means / largest).tolist(), strict=True)
     return np.array([_p_value(one, mean, comparisons) for one, mean in sides])
 
 
 def _one_for_each(paired: Floats, clusters: Ints) -> Iterator[tuple[float, float, int]]:
-    """Bonett & Price's mean and standard error of each pair, by residuals of clusters, and Student's degrees of freedom."""
+    """Bonett & Price's means and standard errors of pairs, by residuals of clusters, and Student's degrees of freedom."""
     size_of = np.bincount(clusters).astype(np.float64)
     size = float(size_of.max())
     sizes = np.append(size_of, [size, size])
@@ -116,7 +116,7 @@ def _one_for_each(paired: Floats, clusters: Ints) -> Iterator[tuple[float, float
 
 
 def _sides(paired: Floats, clusters: Ints | None) -> Iterator[tuple[Weighed, Weighed]]:
-    """The differences of each pair from either run's side, with one more that favours the other as far as can be."""
+    """The differences of pairs from either run's side, with one more that favours the other as far as possible."""
     sizes = np.ones(paired.shape[1])
     if clusters is not None:
         sizes = np.bincount(clusters).astype(np.float64)
@@ -137,7 +137,7 @@ def _checked(paired: Floats) -> Floats:
 
 
 def _p_value(sides: tuple[Weighed, Weighed], value: float, comparisons: int) -> float:
-    """Of the hypothesis that the mean is ``value``, adjusted for the number of comparisons."""
+    """The p-value of the hypothesis that the mean is ``value``, adjusted for the number of comparisons."""
     more, less = sides
     return _adjusted(min(lower_tail(more, value), lower_tail(less, -value)), comparisons)
 
@@ -156,16 +156,15 @@ def mean_differences(
     """Compare the means of every two runs, query by query.
 
     Args:
-        scores: shape (s, n), s >= 2; the same queries in every row, in the order in which they were read where
-            the plan is to read ``until`` a verdict: intervals are then those of ``until.decided``, each of the
-            queries that neither run lacks (NaN).
+        scores: shape (s, n), s >= 2; the same queries in every row, in reading order if the plan is to read ``until`` a
+            verdict: intervals are then those of ``until.decided``, on the queries that neither run lacks (NaN).
         largest, clusters: as in ``leads.paired_intervals``.
         most: as in ``until.decided``.
 
     Returns:
-        For the p = s (s - 1) / 2 pairs of runs in the order of ``numpy.triu_indices``: first run's mean
-        less the second's, with interval and p-value adjusted for p pairs (``leads``); NaN without
-        resamples, with a single query or cluster, or where ``largest`` is infinite.
+        For the p = s (s - 1) / 2 pairs of runs in the order of ``numpy.triu_indices``: first run's mean less the
+        second's, with interval and p-value adjusted for p pairs (``leads``); NaN without resamples, with a single query
+        or cluster, or if ``largest`` is infinite.
     """
     paired = _paired(scores)
     units = scores.shape[1] if clusters is None else len(np.unique(clusters))
@@ -190,8 +189,8 @@ def mean_differences(
 def chances_above(scores: Floats, bootstrap: Bootstrap, clusters: Ints | None = None) -> Floats:
     """One-sided p-values of the paired randomization test (Fisher 1935), for ``soft_pairwise_accuracy``.
 
-    Signs of the differences are redrawn (those of a cluster together). The share of redrawn means above the
-    observed one counts equal ones half, so that the p-value of the opposite hypothesis is 1 less this one.
+    Signs of the differences are redrawn (jointly within a cluster). The share of redrawn means above the observed one
+    counts equal ones half, so that the p-value of the opposite hypothesis is 1 less this one.
 
     Args:
         scores: as in ``mean_differences``.
@@ -222,10 +221,10 @@ def chances_above(scores: Floats, bootstrap: Bootstrap, clusters: Ints | None = 
 def soft_pairwise_accuracy(by_measure: Floats, by_outcome: Floats) -> float:
     """Whether a measure is as certain of every pair of runs as the end-to-end score is.
 
-    SPA, the mean over the pairs of ``1 - |p_outcome - p_measure|`` (Thompson, Mathur, Deutsch & Khayrallah,
-    WMT 2024, "Improving Statistical Significance in Human Evaluation of Automatic Metrics via Soft
-    Pairwise Accuracy"). A pair that both find certain counts 1 where they name the same run and 0 where they do
-    not; one that both find undecided counts nearly 1, whichever run is ahead.
+    SPA, the mean over the pairs of ``1 - |p_outcome - p_measure|`` (Thompson, Mathur, Deutsch & Khayrallah, WMT 2024,
+    "Improving Statistical Significance in Human Evaluation of Automatic Metrics via Soft Pairwise Accuracy"). A pair
+    that both find certain counts 1 if they name the same run and 0 if they do not; one that both find undecided counts
+    nearly 1, whichever run is ahead.
 
     Args:
         by_measure, by_outcome: (p,) one-sided p-values of the pairs of runs in one order (``chances_above``).
@@ -241,19 +240,19 @@ def _paired(scores: Floats) -> Floats:
     return np.asarray(np.round(scores[first] - scores[second], DECIMALS))
 
 
-# Of each of the two tests.
+# Level of both tests.
 LEVEL = 0.05
 Decision = Literal["not worse", "worse", "undecided"]
 
 
 @dataclass(frozen=True)
 class NonInferiority:
-    """What a test of non-inferiority says of one pair.
+    """Result of a test of non-inferiority for a pair.
 
     Attributes:
         decision: about the candidate: worse is worse by more than the margin.
-        difference, low, high: candidate less baseline, and one-sided bounds; -1 and 1 of one query.
-        queries_needed: of ``n``, to decide with a power of 80% (``until``); None where these decide.
+        difference, low, high: candidate less baseline, and one-sided bounds; -1 and 1 for a single query.
+        queries_needed: of ``n``, to decide with a power of 80% (``until``); None if these decide.
     """
 
     decision: Decision
@@ -271,10 +270,10 @@ def non_inferiority(
 
     Args:
         differences: (n,) of scores in [0, 1], candidate less baseline, query by query; n >= 1.
-        margin: the loss that is allowed, in (0, 1).
-        family: pairs that are tested together. All must be not worse (an intersection-union test, Berger 1982, at the
+        margin: the allowed loss, in (0, 1).
+        family: number of pairs tested together. All must be not worse (an intersection-union test, Berger 1982, at the
             same level), or any one be worse (Bonferroni's level).
-        clusters: (n,) the cluster of each query, from 0; None where queries are independent.
+        clusters: (n,) the cluster of every query, from 0; None if queries are independent.
     """
     paired = np.round(differences, DECIMALS)
     low, high, two_sided = -1.0, 1.0, 1 - 2 * LEVEL

@@ -1,8 +1,8 @@
 """The statistics of an evaluation, as tables, and the run to choose by them.
 
-Leads of the run that is best end to end are differences of means, with the intervals and p-values of all pairs of runs together, as in
-``run_pairs``: the best run is chosen among all of them. A choice also needs to know how many queries would
-settle what is not certain, and whether the annotators' measures agree.
+Leads of the run that is best end to end are differences of means, with the intervals and p-values of all pairs of runs
+together, as in ``run_pairs``: the best run is a choice among all. A choice also needs the number of queries that would
+settle uncertain leads, and the agreement of the annotators' measures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from engine.tables import ANNOTATOR, BEST, MEASURE, QUERY_ID, RUN, TAU, VALUE, K
 class Statistics:
     """The tables of an evaluation, ``unseen`` and ``by_place`` by ``single_labels``, and the choice of a run.
 
-    ``choice`` is None where there is only one run.
+    ``choice`` is None if there is only one run.
     """
 
     correlations: pl.DataFrame
@@ -52,19 +52,19 @@ def analyse(
     """Every statistic of an evaluation.
 
     - correlations: tau-b and rho of every (run, annotator, measure) with the run's end-to-end score, and
-      what their margins allow (AUC, the farthest tau).
+      limits set by their margins (AUC, the farthest tau).
     - comparisons: differences of two annotators' correlations within a run and measure, and of two
       runs' within an annotator and measure, with interval and p-value (Holm, by family).
     - systems: with several runs, whether a measure orders them as the end-to-end score does (soft pairwise
       accuracy).
-    - run_pairs: of every two runs, the differences of their means by measure and by end-to-end score,
-      with intervals and p-values for all pairs together; by measure alone where ``downstream`` is empty.
+    - run_pairs: for every two runs, the differences of their means by measure and by end-to-end score,
+      with intervals and p-values for all pairs together; only by measure if ``downstream`` is empty.
 
-    Queries are matched by ``query_id``; those that one side lacks are left out (``n`` tells). ``k`` is
-    the number of passages that the end-to-end reader was given.
+    Queries are matched by ``query_id``; queries that one side lacks are left out (``n`` tells). ``k`` is the number of
+    passages in the end-to-end reader's prompt.
 
     Args:
-        downstream: the end-to-end scores; empty where no list was read whole.
+        downstream: the end-to-end scores; empty if no whole list was read.
         undefined: cells without a meaning (``tables.UNDEFINED``): ``correlations`` has their reason, and n = 0.
         comparable: which measures of two annotators are compared within a run; by default only equal ones.
         largest: the largest difference of two runs on a query, by annotator and measure; 1 end to end.
@@ -108,7 +108,7 @@ def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl
 
 
 def _with_best(correlations: pl.DataFrame) -> pl.DataFrame:
-    """Mark the measure of each run and annotator with the highest tau, the first of equal ones: after the fact, so that no headline rests on it."""
+    """Mark, per run and annotator, the first measure with the highest tau: post hoc, so no headline rests on it."""
     tau = pl.col(TAU).round(DECIMALS).fill_nan(None)
     highest = (tau == tau.max().over(RUN, ANNOTATOR)).fill_null(False)
     return correlations.with_columns(
@@ -118,20 +118,19 @@ def _with_best(correlations: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """How far the mean of a run is above that of another, on the same queries.
+    """A run's lead in mean over another, on the same queries.
 
     Attributes:
         n: queries that both have.
         difference: 0 or more.
-        low, high: its interval, which holds together with those of all pairs of runs
-            (``leads.paired_intervals``), so that it also holds after the best run was chosen. NaN without
-            resamples, or with one query.
+        low, high: its interval, which holds together with those of all pairs of runs (``leads.paired_intervals``), so
+        that it also holds after the choice of the best run. NaN without resamples, or with one query.
         p: adjusted for all pairs of runs; the level at which the interval just reaches 0.
         significant: the interval is above 0, and p below 1 - confidence.
         alike: both runs have the same score on every query that both have.
-        queries_needed: how many queries would show a difference as small as is likely (``until``). None where it
-            is significant, where nothing is known (runs alike), for measures, and with sampled lists.
-        queries_as_here: how many would show a difference like this one. None also where it is 0.
+        queries_needed: queries that would show a difference as small as is likely (``until``). None if it is
+            significant, without information (runs alike), for measures, and with sampled lists.
+        queries_as_here: queries that would show a difference like this one. None also if it is 0.
     """
 
     run: str
@@ -149,13 +148,13 @@ class Lead:
 
 @dataclass(frozen=True)
 class Opinion:
-    """Which run one measure of an annotator favours.
+    """The run that one measure of an annotator favours.
 
     Attributes:
         measure: the annotator's primary one (``primary_measures``).
         best: the run with its highest mean.
-        lead: of ``best`` over the chosen run; over the runner-up where ``best`` is the chosen run.
-            Its interval and p-value are adjusted for all pairs of runs by this measure.
+        lead: of ``best`` over the chosen run; over the runner-up if ``best`` is the chosen run. Its interval and
+            p-value are adjusted for all pairs of runs by this measure.
     """
 
     annotator: str
@@ -166,18 +165,18 @@ class Opinion:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The run with the best mean of the score that decides, and how certain that is.
+    """The run with the best mean of the deciding score, and the certainty of that choice.
 
     Attributes:
-        annotator, measure: the score that decides; both None for the end-to-end score.
+        annotator, measure: the deciding score; both None for the end-to-end score.
         n: queries that all runs have; read ``until`` a verdict, that any run has.
         pairs: pairs of runs that intervals and p-values are adjusted for.
-        means: of every run on those of these that it has, the best first (``RunScores.ranked``).
+        means: means of all runs on their queries among these, the best first (``RunScores.ranked``).
         best: the run to choose.
         leads: of ``best`` over each other run, in the order of ``means``.
         opinions: of the annotators that score the best run, except the one that decides, in order.
-        most_lost: by the intervals of all pairs, the most by which any run that is not excluded may be behind the one
-            that is truly best. NaN where one run is left, or there are no intervals.
+        most_lost: by the intervals of all pairs, the most by which any run that is not excluded may be behind the truly
+            best run. NaN if one run is left, or there are no intervals.
     """
 
     annotator: str | None
@@ -211,7 +210,7 @@ def choose(
         compare: gives the scores by a measure, and their differences (``runs.comparer``).
 
     Returns:
-        None where there is only one run to choose, or no query that all runs have.
+        None if there is only one run to choose, or no query that all runs have.
     """
     if run_pairs.is_empty() and downstream.is_empty():
         return None
@@ -250,13 +249,13 @@ def choose(
 
 
 def primary_measures(scored: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """By annotator, the measure that answer, page and verdict compare it by: the first that its labels have.
+    """By annotator, its primary measure for answer, page and verdict: the first that its labels have.
 
-    That is the first of the settings' measures, chosen before any figure is known, and the same for all annotators on
-    whose labels it is defined; on others (nDCG on utilities, say) the next one that is defined.
+    That is the first of the settings' measures, fixed before any result, and the same for all annotators whose labels
+    define it; other annotators (nDCG on utilities, say) use the next one that is defined.
 
     Args:
-        scored: annotator and measure of every score, in the order of the settings' measures, as all tables have it.
+        scored: annotator and measure of every score, in the order of the settings' measures, as in all tables.
     """
     first: dict[str, str] = {}
     for annotator, measure in scored:
@@ -265,7 +264,7 @@ def primary_measures(scored: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _opinion(found: RunScores | None, ranked: Sequence[str]) -> tuple[str, Lead] | None:
-    """The run that a measure favours, and its lead; None where it does not score the chosen run."""
+    """The run that a measure favours, and its lead; None if it does not score the chosen run."""
     if found is None or ranked[0] not in found.runs:
         return None
     order = [run for run in ranked if run in found.runs]

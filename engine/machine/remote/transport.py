@@ -1,4 +1,4 @@
-"""Bounds on a response, in bytes and seconds, from the host that was asked alone; proxies and certificates on its way."""
+"""Limits on a response, in bytes and seconds, from one host; proxies and certificates of the connection."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import openai
 
 from engine.messages.errors import InputError
 
-# What a body of server-sent events begins with, and JSON does not.
+# The begin of server-sent events, which JSON cannot have.
 _EVENTS, _LONGEST_FIELD = re.compile(rb"(?:data|event|id|retry)?:"), 6
 # Bytes of a response, unpacked; answers have some thousand.
 LARGEST = 16 << 20
 
 
 class UntakenError(httpx.RequestError):
-    """A response that is not taken, nor asked for again: ``is_final`` of every request, ``streams`` as events."""
+    """A rejected response without a retry: ``is_final`` for all requests, ``streams`` for a stream of events."""
 
     def __init__(self, reason: str, *, is_final: bool = False, streams: bool = False) -> None:
         super().__init__(reason)
@@ -31,7 +31,7 @@ class UntakenError(httpx.RequestError):
 
 
 def bounded_client(seconds: float) -> httpx.Client:
-    """A client whose responses are bounded, to so many seconds from the request until all has come, headers too.
+    """A client whose responses, headers included, must be complete so many seconds after the request.
 
     Raises:
         InputError: proxies or certificates that the environment names cannot be used.
@@ -65,8 +65,8 @@ def bounded_client(seconds: float) -> httpx.Client:
     except (ImportError, OSError, ValueError, httpx.InvalidURL):
         _refuse_environment()
         raise
-    # Its own timeout begins anew with every byte. It takes no other network, but through a transport of the
-    # caller's, for which it would forget the proxies of the environment.
+    # Its own timeout begins anew with every byte. It accepts another network only through a caller's transport, but
+    # would then ignore the proxies of the environment.
     transports: list[Any] = [client._transport, *client._mounts.values()]
     for pool in [transport._pool for transport in transports if transport is not None]:
         pool._network_backend = _Network(pool._network_backend, deadline)
@@ -74,7 +74,7 @@ def bounded_client(seconds: float) -> httpx.Client:
 
 
 def _refuse_environment() -> None:
-    """Refuse the variable that no client can be made with. An address is not shown: it may hold a password."""
+    """Refuse an environment variable that makes clients impossible. An address is not printed: it may hold a password."""
     variable = certificates_variable()
     try:
         httpx.create_ssl_context()
@@ -119,17 +119,17 @@ def proxy_variable(client: httpx.Client, address: str) -> str:
 
 
 def certificates_variable() -> str:
-    """The environment variable that names the certificates by which those of servers are checked; empty for none."""
+    """The environment variable that names the certificates for checking servers' certificates; empty for none."""
     return next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), "")
 
 
 class _Deadline(threading.local):
-    """When the request that a thread makes must have ended; a thread makes one at a time."""
+    """Deadline of a thread's request; a thread makes one at a time."""
 
     at: float
 
     def left(self, timeout: float | None) -> float:
-        """The seconds until then, or a step's own timeout if that is shorter; a ReadTimeout where it has passed."""
+        """The seconds until then, or a step's own timeout if that is shorter; raises a ReadTimeout afterwards."""
         left = self.at - time.monotonic()
         if left <= 0:
             raise httpcore.ReadTimeout("the answer has not come in full")
@@ -173,7 +173,7 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _BoundedBody(httpx.SyncByteStream):
-    """The body of a response as it comes, unpacked, up to a number of bytes; of an answer, no events."""
+    """The body of a response, streamed and unpacked, up to a number of bytes; an answer must not be events."""
 
     def __init__(self, response: httpx.Response, *, unpacks: bool) -> None:
         self._stream: Any = response.stream

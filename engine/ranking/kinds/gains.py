@@ -1,4 +1,4 @@
-"""Measures that take labels as gains: DCG, nDCG; and that of utilities, UDCG."""
+"""Measures that take labels as gains: DCG, nDCG; and for utilities, UDCG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures of what is judged: Bpref, and the share of a list that is judged."""
+"""Measures of judgments: Bpref, and the share of a list that is judged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.ranking.kinds.base import Floats, Lists, Measure, Names, added, hits
 
 
 def misses(of: Lists, threshold: float) -> Iterator[Floats]:
-    """How many passages are judged and not relevant."""
+    """The number of passages that are judged and not relevant."""
     return added(of, of.known - of.relevant(threshold))
 
 
@@ -25,7 +25,7 @@ def preferences(of: Lists, threshold: float) -> Iterator[Floats]:
 class BinaryPreference(Measure):
     """Bpref: the mean over relevant passages of 1 - (judged others before it) / (all judged others).
 
-    Both counts are of N at most, the number of the relevant. What is not judged does not count.
+    Both counts are limited to N, the number of relevant passages. Unjudged passages do not count.
     """
 
     kind = "Bpref"
@@ -39,7 +39,7 @@ class BinaryPreference(Measure):
 
 
 def judged(of: Lists) -> Iterator[Floats]:
-    """How many passages are judged."""
+    """The number of judged passages."""
     return added(of, of.known)
 
 

@@ -1,4 +1,4 @@
-"""Measures of the ranks of what is relevant: AP, RR, Rprec. Real-valued labels need a threshold."""
+"""Measures of relevant passages' ranks: AP, RR, Rprec. Real-valued labels need a threshold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def precisions(of: Lists, threshold: float) -> Iterator[Floats]:
 
 
 class AveragePrecision(Measure):
-    """AP@k: the sum over relevant i <= k of P@i, over the number of the relevant."""
+    """AP@k: the sum over relevant i <= k of P@i, over the number of relevant passages."""
 
     kind = "AP"
     synonyms = "map map_cut"
@@ -54,13 +54,13 @@ class ReciprocalRank(Measure):
 
 
 def hits_within(of: Lists, threshold: float) -> Iterator[Floats]:
-    """How many passages are relevant within as many ranks as there are relevant ones."""
+    """The number of relevant passages within as many ranks as there are relevant ones."""
     ranks, rows = of.judged(hits, threshold), enumerate(of.relevant(threshold), 1)
     return added(of, (np.where(ranks >= rank, row, 0.0) for rank, row in rows))
 
 
 class RPrecision(Measure):
-    """Rprec: relevant among the first N, over N, the number of the relevant."""
+    """Rprec: relevant among the first N, over N, the number of relevant passages."""
 
     kind = "Rprec"
     synonyms = "r-precision r_precision"
