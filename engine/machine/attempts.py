@@ -85,7 +85,7 @@ class _Keeper:
 
 
 class Counts:
-    """Counts attempts at the pieces of a job, and its actors' starts, beside the driver; repeated messages count once."""
+    """Counts a job's attempts at pieces, and its actors' starts, beside the driver; repeated messages count once."""
 
     def __init__(self) -> None:
         ray_internals.end_at_exit()
@@ -158,7 +158,7 @@ def answer(call: ray.ObjectRef, otherwise: Any, seconds: float = SECONDS_TO_ANSW
 
 
 def begin(counts: Any, piece: Hashable, name: str) -> None:
-    """Count an attempt at a piece; raises an EncodeError that names it after repeated deaths, as Ray expects."""
+    """Count an attempt at a piece, which Ray would repeat forever; after ``_DEATHS`` deaths an EncodeError names it."""
     if answer(counts.deaths.remote(piece, new_attempt()), 0.0, SECONDS_TO_COUNT) >= _DEATHS:
         raise EncodeError(f"the process died {_DEATHS} times in {name}")
 

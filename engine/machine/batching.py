@@ -19,7 +19,7 @@ Passes = Generator[None, None, Result]
 # large, some ten seconds of a core's.
 CPU_BATCH_TOKENS = 16384
 GPU_BATCH_TOKENS = 65536
-# An infinite limit on tokens or reads.
+# Stands for no limit on tokens or reads.
 UNBOUNDED = 2**62
 # Calls of a reader, of some seconds each, before it tries larger batches: after the first failure, and at most.
 _PATIENCE = 2

@@ -398,7 +398,7 @@ _NO_MEMORY = re.compile(r"out of memory|allocate memory|ALLOC_FAILED", re.IGNORE
 
 
 def is_at_fault(error: BaseException) -> bool:
-    """Whether a GPU fault, not a lack of memory, kept a model from loading: a fatal error, or failing arithmetic here."""
+    """Whether a GPU fault, not a lack of memory, kept a model from loading: a fatal error, or failing sums here."""
     torch = sys.modules.get("torch")  # imported by any work on a GPU
     given = _assigned_share() and os.environ.get("CUDA_VISIBLE_DEVICES", "") not in _NO_DEVICES
     try:

@@ -1,4 +1,4 @@
-"""A user's functions: found in files, sent to processes by value, and identified by code if name and version are equal."""
+"""A user's functions: found in files, sent to processes by value, and identified by code within a name and version."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _from_file() -> list[Node] | None:
 
 
 def room_ever(needs: Needs, alive: Iterable[Node], promised: Iterable[Node]) -> float:
-    """The most actors on a cluster at its autoscaler's limit, which counts every node but the head."""
+    """The most such actors on a cluster once its autoscaler, which adds all nodes but the head, is at its limit."""
     alive = list(alive)
     rooms = [(kind.room(needs), kind.most) for kind in promised]
     added = sum(room * most for room, most in rooms if room)

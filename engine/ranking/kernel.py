@@ -29,7 +29,7 @@ class Split(NamedTuple):
         cells: cells of a block's matrix: its rows stay in a core's cache while the accumulators pass over them.
         lists: most lists of a block.
         grades, counted: the ideal order follows from the counts of grades up to the highest of ``grades``, in sets of
-        up to ``counted`` labels; (counted + 1) ** grades is below 2^63.
+            up to ``counted`` labels; (counted + 1) ** grades is below 2^63.
     """
 
     threads: int | None = None

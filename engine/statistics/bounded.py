@@ -204,10 +204,10 @@ def _lower_bound(sums: bytes, sizes: bytes, amounts: bytes, tail: float) -> floa
 def weighed(sums: Floats, sizes: Floats) -> Weighed:
     """Equal rows, counted together; beyond 256 kinds about that many remain, and 32 per size.
 
-    A row between two remaining rows is shared out among them: the mean stays, and the spread hardly grows.
+    A row between two remaining rows is shared out between them: the mean stays, and the spread hardly grows.
 
     Args:
-        sums, sizes: (r,) the sums of the rows' values, and the values' numbers.
+        sums, sizes: (r,) the sum and the number of every row's values.
     """
     by_size = [
         (float(size), *np.unique(sums[sizes == size], return_counts=True))

@@ -115,8 +115,8 @@ def from_jackknife(
         scale: largest distance from 0: 1 for a correlation, 2 for a difference.
 
     Returns:
-        NaN if a side is constant without some query or cluster, or the estimate is the same without any; a difference
-        of 0 throughout has an interval of 0.
+        NaN if a side is constant without some query or cluster, or the estimate is the same without any; for a
+        difference of 0 throughout, p is 1 and both bounds are 0.
     """
     if not np.isfinite(without).all() or float(np.ptp(without)) < _NO_SPREAD:
         same = scale == 2 and float(np.abs(without).max()) < _NO_SPREAD
@@ -304,7 +304,7 @@ class Margins:
             counting half: the area under the ROC curve, and (1 + d) / 2 for Somers' d of the measure given the score.
             In [0, 1]; NaN unless the scores are 0 and 1, and both occur.
         tau_min, tau_max: the least and the greatest tau-b of the measure's values with these scores, over all
-        assignments to queries. NaN where tau is undefined.
+            assignments to queries. NaN where tau is undefined.
         tau_reached: tau as a share of its limit in the same direction: ``tau_max`` from 0 on, ``tau_min`` below, with
             tau's sign. In [-1, 1]; NaN where tau is undefined.
     """

@@ -215,7 +215,7 @@ class DifferenceTest:
     Attributes:
         p: two-sided, of the hypothesis that both are equal; in (0, 1].
         low, high: the interval; 0 is outside just if p is at most 1 - confidence. NaN if the standard error is 0 on the
-        sample or on more than a share of 1 - confidence of the permutations.
+            sample or on more than a share of 1 - confidence of the permutations.
     """
 
     p: float

@@ -130,7 +130,7 @@ def _sides(paired: Floats, clusters: Ints | None) -> Iterator[tuple[Weighed, Wei
 
 
 def _checked(paired: Floats) -> Floats:
-    """Differences of 1 at most."""
+    """Refuse differences above 1, in units of the largest possible one."""
     if np.abs(paired).max(initial=0) > 1 + _ROUNDING:
         raise ValueError("a difference exceeds the largest that is possible")
     return paired

@@ -99,7 +99,7 @@ def inverted_difference(
 
     Args:
         first, second: measure and outcome per correlation, shape (n,), none constant. A shared outcome is one dimension
-        of the table.
+            of the table.
 
     Returns:
         None if the table has more than ``MOST_CELLS``.
@@ -333,9 +333,9 @@ Method = Literal["percentile", "studentized", "inverted"]
 LEAST_QUERIES = 11
 # With fewer queries that have another value than the most frequent one, a test is inverted.
 FEW_RARER = 10
-# Least such queries per side if the table is too large for that and both sides are mostly one value; fewer suffice
-# elsewhere, as ten would select samples by chance. Tau grows with the share of right answers, so that samples which
-# happen to have ten queries where six are expected have intervals that hold too seldom.
+# If the table is too large for that, each side needs this many such queries, or ``FEW_RARER`` if both sides are mostly
+# one value: a limit of ten elsewhere would select samples by chance. Tau grows with the share of right answers, so that
+# samples with ten such queries by chance, instead of an expected six, have intervals that hold too seldom.
 LEAST_OF_MANY = 3
 # Resampling holds from here on: a side's rarer queries occur often enough in every resample.
 ENOUGH_TO_RESAMPLE = 50
@@ -457,7 +457,7 @@ def standard_error(influence: Floats, rarer: Mask, *, as_the_others: float) -> t
     Args:
         influence: shape (n,), derivative of the statistic by every query's weight; sum 0.
         rarer: shape (n,), two or more. If they are half of the queries or more, all count as one kind.
-        as_the_others: share of the others' variance added to theirs.
+        as_the_others: share of the others' variance added to that of the rarer ones.
     """
     n = len(influence)
     kinds = [influence[rarer], influence[~rarer]]

@@ -78,10 +78,10 @@ def replicate(
     """Correlate pairs of columns over the same n queries, and over bootstrap resamples.
 
     A resample draws n queries with replacement (Efron 1979), the same for all columns, so differences of two
-    correlations are resampled jointly. Block b of 32 resamples comes from the stream ``SeedSequence(seed,
-    spawn_key=(b,))``, so that the result is the same for any number of threads. If n is more than 20 times the number
-    of distinct queries (a column pair with few values, alone), their multiplicities are drawn directly, as multinomial:
-    the same distribution, different draws.
+    correlations are resampled jointly. Block b of 32 resamples comes from the stream
+    ``SeedSequence(seed, spawn_key=(b,))``, so that the result is the same for any number of threads. If n is more than
+    20 times the number of distinct queries (a column pair with few values, alone), their multiplicities are drawn
+    directly, as multinomial: the same distribution, different draws.
 
     Args:
         columns: shape (c, n), finite.

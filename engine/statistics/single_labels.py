@@ -108,8 +108,8 @@ def ceiling(group: Ints, y: Floats) -> float:
     """The greatest tau-b with y of any function of the group; NaN if y does not vary.
 
     This function rises with the mean score of a group. An exact search finds the neighbours that share a level: tau is
-    ``N / sqrt(D Y)`` for N concordant less discordant pairs, D pairs on two levels and Y pairs of two scores, and ``N^2
-    / D`` is convex, so that it is greatest at a corner of the convex hull of all (D, N).
+    ``N / sqrt(D Y)`` for N concordant less discordant pairs, D pairs on two levels and Y pairs of two scores, and
+    ``N^2 / D`` is convex, so that it is greatest at a corner of the convex hull of all (D, N).
 
     Args:
         group: shape (n,), per query, from 0 without gaps.
@@ -381,7 +381,7 @@ def compared(
 def next_lists(
     found: Sequence[Estimate], width: float, level: float, of: int, *, labelled: bool
 ) -> tuple[int, bool]:
-    """How many lists to read next, and whether with all queries' labels: the number read so far if these suffice.
+    """Total of lists to reach next, and whether with all queries' labels: the number read so far if it suffices.
 
     First, half of the estimated number of lists is read with only their own queries' labels. Their scores then decide
     the total: the number needed if scores spread as far as plausible. ``of`` counts queries.

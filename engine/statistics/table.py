@@ -124,7 +124,7 @@ class Lead:
         n: queries that both have.
         difference: 0 or more.
         low, high: its interval, which holds together with those of all pairs of runs (``leads.paired_intervals``), so
-        that it also holds after the choice of the best run. NaN without resamples, or with one query.
+            that it also holds after the choice of the best run. NaN without resamples, or with one query.
         p: adjusted for all pairs of runs; the level at which the interval just reaches 0.
         significant: the interval is above 0, and p below 1 - confidence.
         alike: both runs have the same score on every query that both have.

@@ -17,9 +17,9 @@ questions. The total depends on the questions seen, but not on their order.
 Questions of a cluster are not independent, but clusters are, so each cluster gets a single bet, on all its questions
 together. Over questions the mean is m or less if the sum of d - m over a cluster's questions is 0 or less on average.
 This sum is at least -s (1 + m) in a cluster of s questions, and so at least -S (1 + m) for the size S of the largest
-cluster, which is fixed before the first read. So a cluster multiplies the capital by ``1 + c (s / S) (d - m) / (1 +
-m)``, where d is its mean: at ``m = 0`` a bet on the mean times s / S. If each cluster has one question, this is
-the bet above.
+cluster, which is fixed before the first read. So a cluster multiplies the capital by
+``1 + c (s / S) (d - m) / (1 + m)``, where d is its mean: at ``m = 0`` a bet on the mean times s / S. If each cluster
+has one question, this is the bet above.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def as_small_as_likely(differences: Floats) -> Floats:
 
 
 def least_enough(is_enough: Callable[[int], bool], least: int, most: float) -> int:
-    """The least sufficient number from ``least`` on, or ``most`` if none below suffices; larger numbers must suffice, too."""
+    """The least sufficient number from ``least`` on, or ``most`` if none below suffices; larger ones must suffice."""
     too_few, enough = least - 1, least
     while enough < most and not is_enough(enough):
         too_few, enough = enough, math.ceil(min(2 * enough, most))
@@ -191,11 +191,11 @@ class Decision:
         n: questions that both runs have.
         value: mean difference on them; NaN without any.
         low, high: the confidence sequence of the mean at ``n``: it holds with the confidence for all pairs and all
-        numbers of questions together. Within the range of differences, and widened to ``value``, which may leave the
-        bounds of earlier questions; if these have crossed, each is the other's.
+            numbers of questions together. Within the range of differences, and widened to ``value``, which may leave
+            the bounds of earlier questions; if these have crossed, each is the other's.
         p: 1 less the confidence at which the sequence just reaches 0; valid at any time, adjusted for all pairs.
         decided_at: the first number of questions with ``low`` above 0, or ``high`` below; None while undecided, and
-            once both have crossed back.
+            once neither holds.
         needed: the number of questions, these included, that would decide with a probability of about ``POWER`` if
             others differ as these do; ``MOST_QUERIES`` if that many do not suffice. None if decided, or without
             information (no question, or a mean of 0).

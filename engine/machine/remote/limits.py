@@ -344,7 +344,7 @@ class Limits:
         return _MINUTE if surplus > 0 and self._open else wait
 
     def see(self, actors: int) -> None:
-        """Record a new number of actors; this process counts as an actor if it reads."""
+        """Record the number of actors from now on; this process counts as an actor if it reads."""
         then, before, seconds = self._actors
         now = self._clock()
         self._actors = now, actors, seconds + before * (now - then)

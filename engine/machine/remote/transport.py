@@ -74,7 +74,7 @@ def bounded_client(seconds: float) -> httpx.Client:
 
 
 def _refuse_environment() -> None:
-    """Refuse an environment variable that makes clients impossible. An address is not printed: it may hold a password."""
+    """Refuse invalid certificates and proxies of the environment. No address is printed: it may hold a password."""
     variable = certificates_variable()
     try:
         httpx.create_ssl_context()
@@ -104,7 +104,7 @@ def _refuse_environment() -> None:
 
 
 def _variable(scheme: str) -> str:
-    """The environment variable that names the proxy of a scheme; small letters win, as everywhere."""
+    """The environment variable that names the proxy of a scheme; lower case wins, as everywhere."""
     low = f"{scheme}_proxy"
     given = [name for name, value in os.environ.items() if name.lower() == low and value]
     return max(given, default=low)
