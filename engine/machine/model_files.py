@@ -312,7 +312,7 @@ def is_need_of_code(error: BaseException) -> bool:
 
 
 def refusal(error: Exception, name: str, what: str = "") -> InputError | ReadError:
-    """The error for a model, or a part, that cannot be loaded: its code, the GPU, or files that make libraries raise."""
+    """The error for a model, or a part, that cannot be loaded: its code, the GPU, or files that libraries reject."""
     if is_need_of_code(error):
         return needs_code(name)
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -37,7 +37,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Node:
-    """A node, or a type of nodes of which ``most`` (perhaps infinite) may be added: its total resources, used or not."""
+    """A node, or a type of nodes of which ``most`` (perhaps infinite) may be added: its resources, used or not."""
 
     cpus: float
     gpus: float

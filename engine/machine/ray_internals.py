@@ -37,7 +37,7 @@ def looking_in(folders: Sequence[str]) -> JobConfig:
 
 
 def node_groups() -> Sequence[Any]:
-    """Types of nodes that may be added, which some platforms put into Ray's control store; publicly, it is write-only."""
+    """Types of nodes that may be added, from Ray's control store on some platforms; publicly, it is write-only."""
     with contextlib.suppress(Exception):
         import ray
 

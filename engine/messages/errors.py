@@ -92,7 +92,7 @@ class BoundError(ReadError):
 
 
 class LaterError(Exception):
-    """The request is done, and the evaluation goes on after others' part is done; not a fault."""
+    """The command has done its part, and the evaluation continues once others have done theirs; not a fault."""
 
 
 class WriteError(Exception):

@@ -1,4 +1,4 @@
-"""Notes that qualify an evaluation's figures, made on the spot and carried in one tuple."""
+"""Notes that qualify an evaluation's figures, made at their source and carried in one tuple."""
 
 from __future__ import annotations
 

@@ -88,8 +88,8 @@ def evaluate(
         reader: the LLM: a name as for ``erag evaluate``; a function from a list of prompts to a list of texts; or
             ``engine.Reader``, which gives a function a name and a version that identify its stored reads. A function is
             called in this process unless the option ``actors`` is set.
-        metric: the downstream metric: a name, or a function from an output and its reference answers to a number in [0,
-            1].
+        metric: the downstream metric: a name, or a function of an output and its reference answers with values in
+            [0, 1].
         annotators: the sources of labels: names, functions from a query, its answers, and a passage's title and text to
             a number in [0, 1], and annotators made with ``engine.labels.from_function``.
         k: passages per query at most.

@@ -229,10 +229,10 @@ class Result:
         Args:
             annotator: the annotator's name; the first one's by default.
             scale: if above 0, a factor on labels, which are then rounded down (0.678 is 67 at 100), and on thresholds.
-            path: a file of TREC text to write; its second column states scale and thresholds (``scale=100,rel=0.5:50``).
+            path: a TREC file to write; its second column states scale and thresholds (``scale=100,rel=0.5:50``).
 
         Raises:
-            InputError: an unknown annotator; a threshold times the scale is no whole number; the file cannot hold these.
+            InputError: an unknown annotator; a threshold times the scale is not whole; the file cannot hold them.
         """
         names = self.findings.annotators
         name = names[0] if annotator is None else annotator

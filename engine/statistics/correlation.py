@@ -80,7 +80,7 @@ def independent_queries(x: Floats, y: Floats, clusters: Ints, *, confidence: flo
 
 
 def intraclass(score: Floats, clusters: Ints) -> float:
-    """The intraclass correlation by the analysis of variance, in [0, 1]; 1 if nothing varies, 0 for clusters of size 1."""
+    """The intraclass correlation by analysis of variance, in [0, 1]; 1 if nothing varies, 0 for clusters of size 1."""
     sizes = np.bincount(clusters).astype(np.float64)
     n, count = len(score), len(sizes)
     if count in (1, n):
@@ -209,7 +209,7 @@ class Bootstrap(Checked):
 
     @property
     def of_fixed_n(self) -> Bootstrap:
-        """These settings for figures with invalid intervals if the figures themselves determine the number of queries."""
+        """These settings for figures with invalid intervals if they determine the number of queries themselves."""
         return replace(self, resamples=0, until=None) if self.until else self
 
 

@@ -104,7 +104,7 @@ def p_values(paired: Floats, largest: float, means: Floats, *, comparisons: int)
 
 
 def _one_for_each(paired: Floats, clusters: Ints) -> Iterator[tuple[float, float, int]]:
-    """Bonett & Price's means and standard errors of pairs, by residuals of clusters, and Student's degrees of freedom."""
+    """Bonett & Price's means and standard errors of pairs, by residuals of clusters, and degrees of freedom."""
     size_of = np.bincount(clusters).astype(np.float64)
     size = float(size_of.max())
     sizes = np.append(size_of, [size, size])

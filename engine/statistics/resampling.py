@@ -328,6 +328,6 @@ def weighted_sums(block: Counts | Signs, columns: Floats) -> Floats:
 def _keep_freed_memory() -> None:
     """Have the C library keep freed arrays for the next block: newly mapped pages make blocks 1.6 times as slow.
 
-    glibc raises its thresholds to the largest freed array (up to 32 MiB), and a block's arrays are larger than the first.
+    glibc raises its thresholds to the largest freed array (up to 32 MiB), and a block's arrays exceed the first.
     """
     np.empty(31 * 2**20, dtype=np.uint8)

@@ -110,7 +110,7 @@ class RunScores:
         return float(bounds.max()) if bounds.size else math.nan
 
     def needed(self, run: str, over: str, confidence: float, *, as_here: bool = True) -> int | None:
-        """Queries in the order of reading that would decide, with a lead as here or as small as is likely (``until``)."""
+        """Queries in reading order that would decide, with a lead as here or as small as is likely (``until``)."""
         differences = self._differences(run, over)
         known = ~np.isnan(differences)
         if not as_here:

@@ -427,7 +427,7 @@ def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:
 
 
 def _bound(residuals: Floats, end: float, tail: float, each: float) -> float:
-    """The lower bound of the mean, with ``each`` copies of all residuals, and one more at the lower end of the range."""
+    """The lower bound of the mean, with ``each`` copies of all residuals, and one at the lower end of the range."""
     sums, sizes, amounts = weighed(residuals, np.ones(len(residuals)))
     rows = Weighed(np.append(sums, end), np.append(sizes, 1.0), np.append(amounts * each, 1.0))
     return lower_bound(rows, tail)

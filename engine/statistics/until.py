@@ -155,7 +155,7 @@ def _beyond_gaffke(sums: Floats, z: float, shift: float) -> Floats:
 
 
 def _beyond_bonett_price(sums: Floats, t: float, shift: float) -> Floats:
-    """The same for Bonett & Price's bound, with both ends added; ``t`` is ``t / sqrt(1 + t² / (n + 2))`` of Student's t."""
+    """The same for Bonett & Price, with both ends added; ``t`` is ``t / sqrt(1 + t² / (n + 2))`` of Student's t."""
     return np.asarray(sums[0] - 2 * shift - t * np.sqrt(sums[1] + 2 + 2 * shift**2))
 
 

@@ -162,7 +162,7 @@ class StoppedAskingError(Exception):
 
 @dataclass
 class Ticket:
-    """A request that started ``at`` a time and ``ended`` at its answer or failure; its minute counts ``held`` tokens."""
+    """A request, started ``at`` a time and ``ended`` at its answer or failure; its minute counts ``held`` tokens."""
 
     expected: Usage
     size: int

@@ -203,9 +203,8 @@ class Measure(ABC):
     - ``of_one_list``: whether labels of passages outside the list do not matter.
     - ``trivial_on_list``: whether it carries no information if only the list's own passages are judged.
     - ``has_cutoff``, ``has_budget``: whether it may be cut at a rank, and at a number of tokens.
-    - ``has_best``: whether its value is over that of the best order. ``counts_tokens``: whether its value at a budget
-      is
-      the share of the tokens in relevant passages.
+    - ``has_best``: whether its value is over that of the best order. ``counts_tokens``: whether its value at a
+      budget is the share of the tokens in relevant passages.
 
     Attributes:
         cutoff: only this many passages count, from the first; None means the whole list.
