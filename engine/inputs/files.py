@@ -1,4 +1,4 @@
-"""The files of an evaluation, the tables that are made of them, cuts of these, and their digests."""
+"""The files of an evaluation, their tables, cuts of tables, and digests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EMPTY_PASSAGES = "empty_passages"
 _LISTS: tables.Schema = {RUN: pl.String(), QUERY_ID: pl.String()}
 # The value of ``cluster`` that takes queries of a common article as one cluster.
 ARTICLE = "article"
-# Where fewer queries share a cluster, intervals hold nearly as often as without any that do.
+# If fewer queries share a cluster, coverage of intervals is almost as without shared clusters.
 _MANY = 0.2
 # Rows that are hashed at a time: their hashes are all in memory.
 _ROWS = 100_000
@@ -33,7 +33,7 @@ _AS_JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True, default=str).enc
 
 
 class TableFile(NamedTuple):
-    """A file that an annotator needs; ``corpus``: the one whose documents it judges, where there are several."""
+    """A file that an annotator needs; ``corpus``: the one whose documents it judges, among several."""
 
     path: Location
     table: InputTable
@@ -47,7 +47,7 @@ class TableFile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class InputFiles(Checked):
-    """The files of an evaluation, and how much of them is used.
+    """The files of an evaluation, and the limits on their use.
 
     Attributes:
         queries: Questions with answers (and provenance): KILT JSONL, plain JSONL, CSV, SQuAD or Parquet.
@@ -64,13 +64,13 @@ class InputFiles(Checked):
             BEIR does (ArguAna, Quora).
         need_answers: whether a query without answers is an error.
         need_provenance: whether an annotator needs gold articles.
-        cluster: what queries are clustered by: a column of the queries file, or "article".
-        without_answers: names of annotators that need no answers, for the remedy where some are missing.
+        cluster: the key of clusters: a column of the queries file, or "article".
+        without_answers: names of annotators that need no answers, for the remedy if answers are missing.
         tables: files that annotators need, by the name of their input.
-        corpora: in place of ``corpus``, where there are several, that of each run (``sources.runs.read``).
+        corpora: the corpus of every run, in place of ``corpus``, if there are several (``sources.runs.read``).
 
     Raises:
-        InputError: a number out of range, or something that names documents of one corpus beside several.
+        InputError: a number out of range, or a file that names documents of one corpus beside several.
     """
 
     queries: Location
@@ -95,12 +95,12 @@ class InputFiles(Checked):
 
     @property
     def passages(self) -> Location | tuple[Location, ...] | None:
-        """The corpus; that of each run where there are several, as ``over`` takes them."""
+        """The corpus, or the corpora by run if there are several, as ``over`` takes them."""
         return self.corpora or self.corpus
 
 
 def over(corpus: Location | Sequence[Location] | None) -> dict[str, Any]:
-    """The fields of ``InputFiles`` for one corpus or none, or for that of each run where there are several."""
+    """The fields of ``InputFiles`` for a single corpus, no corpus, or a corpus per run."""
     if isinstance(corpus, list | tuple):
         return {"corpus": None, "corpora": tuple(corpus)}
     return {"corpus": corpus}
@@ -115,17 +115,15 @@ class EvaluationInputs:
         queries: the queries table, with their ``cluster``.
         corpus: the passages that some run lists within the cutoff.
         runs: the run table, cut at the cutoff, of the queries evaluated.
-        names: of all runs, in order, of which some may list nothing; empty for the runs that occur.
+        names: names of all runs, in order; a run may list nothing. Empty for the runs that occur.
         k: the cutoff that the runs were cut at, passages per query; None for runs that were never cut.
-        tables: what annotators need, by the name of their input: judgments of the queries evaluated.
+        tables: tables that annotators need, by the name of their input: judgments of the queries evaluated.
         cut_runs: names of runs that list more passages than the cutoff keeps.
-        queries_file: where the queries come from, to name the line of one that cannot be used; None
-            for tables that were not read from a file.
-        unmatchable: queries whose gold articles are named by title alone, where no listed passage has a
-            title to match.
+        queries_file: the file of the queries, to name the line of an unusable query; None for tables without a file.
+        unmatchable: queries whose gold articles have titles alone, while no listed passage has a title to match.
         fields: as in ``QuerySet``.
-        unread, unlabelled: ``run``, ``query_id`` of lists that are not read whole, and of those without scores by labels,
-            which ``runs`` lacks: of runs that were read enough.
+        unread, unlabelled: ``run``, ``query_id`` of lists that are not read whole, and of lists without scores by
+            labels, which ``runs`` lacks: from runs that were read enough.
         is_whole: whether these are all queries of the evaluation.
     """
 
@@ -150,16 +148,17 @@ class EvaluationInputs:
         return self.names or tuple(self.runs[RUN].unique(maintain_order=True))
 
     def lists(self) -> pl.DataFrame:
-        """``run`` and ``query_id`` of all lists, empty ones included, less those that are ``unlabelled``."""
+        """``run`` and ``query_id`` of all lists, empty ones included, less the ``unlabelled`` ones."""
         names = pl.DataFrame({RUN: self.run_names}, {RUN: pl.String})
         lists = names.join(self.queries.select(QUERY_ID), how="cross", maintain_order="left_right")
         return lists.join(self.unlabelled, on=list(_LISTS), how="anti", maintain_order="left")
 
     @cached_property
     def sha256(self) -> dict[str, str]:
-        """Digests of what an evaluation was given: ``queries``, ``corpus``, ``runs``, and tables that annotators need, by name.
+        """Digests of an evaluation's inputs: ``queries``, ``corpus``, ``runs``, and tables that annotators need, by
+        name.
 
-        Of the corpus the listed passages count, of a run the ranks within the cutoff: nothing else was used.
+        Only the listed passages of the corpus count, and the ranks within the cutoff: nothing else was used.
         """
         digests = {
             "queries": table_sha256(self.queries, list(tables.QUERIES)),
@@ -182,16 +181,16 @@ NO_INPUTS = EvaluationInputs(
 
 
 def shares_much(clusters: Iterable[int]) -> bool:
-    """Whether so many queries share their cluster, given for each query, that intervals without these hold too rarely."""
+    """Whether so many queries share a cluster that intervals without clusters hold too rarely."""
     counts = Counter(clusters)
     return sum(count for count in counts.values() if count > 1) > _MANY * counts.total()
 
 
 def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
-    """The inputs at cutoff ``k``; themselves where that is what they were cut at.
+    """The inputs at cutoff ``k``; unchanged if that is their cutoff.
 
     Raises:
-        InputError: they were cut at a smaller one, and what stood below is unknown.
+        InputError: their cutoff is smaller, so the ranks below are unknown.
     """
     if inputs.k == k:
         return inputs
@@ -220,7 +219,7 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
 def with_tokens(
     inputs: EvaluationInputs, count: Callable[[Iterable[tuple[str, str]]], Sequence[int]]
 ) -> EvaluationInputs:
-    """The inputs with the ``tokens`` of each passage in their runs, as ``count`` counts those of titles and texts."""
+    """The inputs with ``tokens`` per passage in their runs, as ``count`` returns for (title, text)."""
     tokens = pl.Series(TOKENS, count(inputs.corpus.select(TITLE, TEXT).iter_rows()), pl.Int64)
     counted = inputs.corpus.select(DOC_ID).with_columns(tokens)
     runs = inputs.runs.join(counted, on=DOC_ID, how="left", maintain_order="left")

@@ -48,9 +48,9 @@ _GIVE_TEXTS = "give `corpus`, or write the texts of passages into the run"
 
 
 class Parts(Gathered, Protocol):
-    """Where lists wait, in parts: rows of the run that is read at the moment, and the lists of all runs.
+    """A store of lists, in parts: rows of the current run, and the lists of all runs.
 
-    ``places`` are those of the ids of all queries in their file.
+    ``places``: positions of the ids of all queries in their file.
     """
 
     places: Places
@@ -85,10 +85,10 @@ class HeldPart(OnePart):
 
 
 class ScatteredParts:
-    """Lists in files (``Parts``); each part has the queries of an equal range of buckets.
+    """Lists in files (``Parts``); the parts have the queries of equal ranges of buckets.
 
-    Memory is that of some parts of one run, whatever their size. The folder takes about 20 bytes and two ids a
-    row of the largest run, and as much for each row that is kept.
+    Memory holds some parts of a run, whatever their size. The folder takes about 20 bytes and two ids a row of the
+    largest run, and as much for each row that is kept.
 
     Args:
         queries: as ``Parts.queries``, of all queries of the file.
@@ -126,7 +126,7 @@ class ScatteredParts:
         buckets = self.buckets[places.fill_null(0).to_numpy()]
         unknown = places.is_null()
         if unknown.any():
-            # Where it would be if it were the text of a query.
+            # The bucket of the key if it were the text of a query.
             texts = ids.filter(unknown).to_frame()
             distinct = texts.unique()
             likely = buckets_of(map(composed, distinct[QUERY_ID]))
@@ -156,7 +156,7 @@ class ScatteredParts:
 
 
 class Sorted:
-    """A table in memory of which the rows of a range of buckets are found without looking at all."""
+    """A table in memory, sorted by bucket: ranges of buckets need no full scan."""
 
     def __init__(self, table: pl.DataFrame, buckets: Counts) -> None:
         self._order = np.argsort(buckets, kind="stable")
@@ -197,7 +197,7 @@ class Lists:
         return self.map(lambda rows: rows)
 
     def map(self, function: Callable[[pl.DataFrame], Made]) -> Iterator[Made]:
-        """Yield what a function makes of the lists up to the cutoff, part after part; it is called in threads."""
+        """Yield the function's results for the lists up to the cutoff, part after part; threads call it."""
         return mapped(lambda part: function(self.read(part)), range(self.parts.count))
 
     def read(self, part: int) -> pl.DataFrame:
@@ -223,7 +223,7 @@ class Lists:
 
 
 class _OfPart(NamedTuple):
-    """What was found out of a run and the queries of a part: its ``first`` query id, and hashes of ids of no query."""
+    """A run's ``first`` query id among the queries of a part, and hashes of ids of no query."""
 
     first: str | None
     is_evaluated: bool
@@ -246,8 +246,8 @@ def read_lists(
 
     Args:
         queries: as ``Parts.queries``, of all queries of the file.
-        numbering: of these queries, which sees the ids of runs.
-        given: the run table of all runs where these were read before, since they carry the texts of passages.
+        numbering: numbering for the queries, which sees the ids of runs.
+        given: the run table of all runs if they were read before, since they carry the texts of passages.
 
     Raises:
         InputError: a run cannot be used, or lists none of the queries.
@@ -285,7 +285,7 @@ def read_lists(
 
 @dataclass
 class _ReadingRuns:
-    """What all runs share while they are read; ``taken``: as in ``forms.Batch``."""
+    """Shared state of all runs during reading; ``taken``: as in ``forms.Batch``."""
 
     parts: Parts
     k: int
@@ -296,7 +296,7 @@ class _ReadingRuns:
     taken: Counter[str] = field(default_factory=Counter)
 
     def list_run(self, number: int, path: Location) -> tuple[str, list[_OfPart]]:
-        """Read a run: its name, and what was found out of each part."""
+        """Read a run: its name, and its findings by part."""
         any_known = False
 
         def look(batch: Batch) -> None:
@@ -314,7 +314,7 @@ class _ReadingRuns:
         return read_in_parts(path, self.parts, listed, look)
 
     def take(self, number: int, rows: pl.DataFrame) -> tuple[str, list[_OfPart]]:
-        """As ``list_run``, of a run that was read before."""
+        """As ``list_run``, for a run in memory."""
         by_text = not self._knows_some(rows)
         if not by_text:
             self.numbering.see(rows[QUERY_ID].unique(maintain_order=True), rows[RUN][0])
@@ -353,7 +353,7 @@ class _ReadingRuns:
 
 
 def named_by_id(lists: Lists, passages: Listed, corpus: Location | None) -> Lists:
-    """The lists with ids of documents, whose passages are looked up, in place of texts of passages.
+    """The lists with ids of documents in place of texts, which ``passages`` resolves.
 
     Raises:
         InputError: the corpus cannot be used, lacks a document, or a run lists a document by its id and by
@@ -363,8 +363,8 @@ def named_by_id(lists: Lists, passages: Listed, corpus: Location | None) -> List
     lacks_some = False
     for ids in lists.map(lambda rows: rows[DOC_ID].unique()):
         unknown = passages.look_up(ids)
-        # Texts hold white space and ids of TREC runs cannot, so the corpus is looked through only for texts; those
-        # that runs carry have ids by now.
+        # Texts hold white space and ids of TREC runs cannot, so the corpus is searched only for texts; texts that runs
+        # carry have ids by now.
         is_text = unknown.str.contains(r"\s") & (corpus is not None)
         texts.append(unknown.filter(is_text))
         lacks_some = lacks_some or not is_text.all()
@@ -436,7 +436,7 @@ def count_parts(runs: Sequence[Location]) -> int:
     try:
         needed = sum(bytes_of(path) for path in runs) // _PART_BYTES
     except InputError:
-        return 1  # one of them cannot be read
+        return 1  # an unreadable run
     return min(1 << needed.bit_length(), MOST_PARTS)
 
 

@@ -42,10 +42,10 @@ from engine.sources.runs.scan import lists_at_least
 from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RANK, RUN, give_back_freed_memory
 
 PAIRS_PER_SHARD = 20_000
-# Called with what is being done ("runs", "passages", "shards") and how much of it is done so far.
+# Called with the current step ("runs", "passages", "shards") and its progress so far.
 Progress = Callable[[str, int], None]
 
-# Raise it when what shards hold changes; those of other versions are then made anew.
+# Raise it if the contents of shards change; shards of other versions are then rebuilt.
 _VERSION = 5
 _MANIFEST = "manifest.json"
 _AGAIN = "delete the folders of shards and passages, and run again"
@@ -61,10 +61,10 @@ class Partition:
     Attributes:
         shards: all of them; every query evaluated is in one.
         runs: the names of the runs in the order of their files.
-        unmatchable: the first of the queries whose gold articles cannot be matched, if there are any.
+        unmatchable: the first queries whose gold articles cannot be matched, if any.
         tables: names of the inputs of annotators.
-        passages: the index of the corpus.
-        listed: how many of its passages some run lists within the cutoff.
+        passages: the index of the corpus' passages.
+        listed: number of passages that some run lists within the cutoff.
         only: the queries that count; None for all.
     """
 
@@ -126,7 +126,7 @@ class Partition:
         return inputs if self.only is None else self.only.of(inputs)
 
     def digest(self, archive: bytes) -> str:
-        """The digest of a shard that is in this archive."""
+        """The digest of the shard in this archive."""
         return _digest(archive, self.passages.fingerprint, self.k, self.cut_runs)
 
     def queries(self) -> pl.DataFrame:
@@ -137,7 +137,7 @@ class Partition:
         return replace(self, only=queries)
 
     def within(self, k: int) -> tuple[int, tuple[Note, ...]]:
-        """As ``InputShards.within``; below the cutoff of the partition, every shard is looked through."""
+        """As ``InputShards.within``; below the cutoff of the partition, this reads every shard."""
         if k == self.k and self.only is None:
             return self.listed, self.notes
         marked = Marked(self.passages)
@@ -159,18 +159,18 @@ def partition(
     pairs_per_shard: int = PAIRS_PER_SHARD,
     on_progress: Progress = lambda what, done: None,
 ) -> Partition:
-    """Cut the inputs of an evaluation into shards of whole queries, or take up those that are there.
+    """Cut the inputs of an evaluation into shards of whole queries, or reuse existing shards.
 
-    A shard has the queries of a range of buckets, at most ``pairs_per_shard`` pairs unless all are of one bucket, and
-    about 0.7 times as many on average (``buckets.halved``). Files that a killed process left unfinished are made anew.
+    A shard has the queries of a range of buckets, at most ``pairs_per_shard`` pairs unless a single bucket has more,
+    and about 0.7 times as many on average (``buckets.halved``). Unfinished files of a killed process are rewritten.
 
-    Memory: about 1 KB a query, two bytes a passage of the corpus, one part of the runs (some hundred
-    MB), and what cannot be streamed, which is held as a whole: runs in JSON, judgments and
-    other tables, titles of gold articles, and documents that are given by their texts or come with the runs.
+    Memory: about 1 KB a query, two bytes a passage of the corpus, one part of the runs (some hundred MB), and inputs
+    that cannot be streamed: runs in JSON, judgments and other tables, titles of gold articles, and documents whose
+    texts stand for ids or come with the runs.
 
     Args:
         folder: of the partition and the index of the corpus, under names that change with the files, beside others.
-        pairs_per_shard: how large a shard may be, in pairs and in queries.
+        pairs_per_shard: upper bound on a shard's pairs and queries.
 
     Raises:
         InputError: as ``read.read_inputs``, or a setting out of range.
@@ -235,7 +235,7 @@ def _write(
     assert isinstance(parts, ScatteredParts)
     buckets = parts.buckets[: inputs.queries.height]
     spans = halved(pairs_by_bucket(lists), np.bincount(buckets, minlength=BUCKETS), most)
-    # Without clusters, which change no shard: they are beside the shards, of all queries together.
+    # Clusters change no shard, and are left out: they lie beside the shards, for all queries together.
     queries = Sorted(inputs.queries.drop(CLUSTER), buckets)
     table_rows = {
         name: Sorted(table, parts.buckets[parts.places.of(table[QUERY_ID]).to_numpy()])
@@ -277,7 +277,7 @@ def _write(
 def _opened(
     manifest: Mapping[str, Any], place: Folder, passages: Folder, files: InputFiles
 ) -> Partition:
-    """The partition of a manifest; its files are known to those who open it."""
+    """The partition of a manifest; the caller names its files."""
     return Partition(
         folder=place,
         shards=tuple(
@@ -358,7 +358,7 @@ def _key(files: InputFiles, k: int, pairs_per_shard: int) -> str:
         "edits": None,  # an option of earlier versions, whose partitions keep their names
         "tables": {name: identity(file.path) for name, file in files.tables.items()},
     }
-    # Of what earlier versions did not have: without it, partitions keep their names.
+    # Settings that earlier versions lacked; omitted if unset, so partitions keep their names.
     later: dict[str, Any] = {
         "corpora": [identity(path) for path in files.corpora],
         "judged": {n: identity(f.corpus) for n, f in files.tables.items() if f.corpus is not None},
@@ -372,13 +372,15 @@ def _corpus_key(corpus: Location) -> str:
     try:
         return identity(corpus)[:32]
     except (InputError, OSError):
-        for _ in scan_corpus(corpus):  # says what is wrong with it
+        for _ in scan_corpus(corpus):  # reports the error
             pass
         raise
 
 
 def _taken_up(files: InputFiles, folder: Folder, key: str, damaged: list[str]) -> Partition | None:
-    """The partition of this name, if it was finished and nothing of it is gone, or ``damaged``, which names it then."""
+    """The partition of this name if it was finished and no file is missing or damaged; ``damaged`` receives its name
+    otherwise.
+    """
     place, passages = folder / key, folder / _PASSAGES
     try:
         manifest = unsealed_json(place.read(_MANIFEST))

@@ -1,6 +1,6 @@
 """Read the inputs of an evaluation and check them against each other: queries, runs, corpus, further tables.
 
-Documents are found by id or by text, as in the eRAG package, and gold articles by id or by title. Queries that share an
+Documents match by id or by text, as in the eRAG package, and gold articles by id or by title. Queries that share an
 article are not independent: they are a cluster.
 """
 
@@ -51,7 +51,7 @@ from engine.tables import (
 )
 
 IDENTICAL = "identical_ids"
-# Code of the note on queries that share much although nobody asked for clusters.
+# Code of the note on queries that share much although `cluster` is not set.
 SHARED = "queries_share_articles"
 WRITTEN_PASSAGES, UNRANKED = "written_passage_lists", "unranked_rows"
 _UNRANKED = (
@@ -69,11 +69,11 @@ def check_inputs(
     on_rows: Callable[[int], None] = lambda rows: None,
     given: LoadedInputs | None = None,
 ) -> tuple[EvaluationInputs, Lists, Listed]:
-    """Read what an evaluation at cutoff ``k`` needs, and check it.
+    """Read the inputs of an evaluation at cutoff ``k``, and check them.
 
     Args:
-        parts_of: gives the place for lists, for ``Parts.queries`` of all queries of the file.
-        passages_of: gives the place for passages, for the corpus table of what the runs carry, or None.
+        parts_of: makes the store of lists, from ``Parts.queries`` of all queries of the file.
+        passages_of: makes the store of passages, from the corpus table of the runs' texts, or None.
 
     Returns:
         The inputs without runs and passages; the lists of all runs, with the ids of documents; and the passages that
@@ -95,7 +95,7 @@ def check_inputs(
     matched, unmatchable = match_titles(
         queries, query_set.titles, passages.scan([ARTICLE_ID, TITLE])
     )
-    size = 0 if files.corpus is None else passages.size  # what runs carry is listed
+    size = 0 if files.corpus is None else passages.size  # the runs' own passages are listed
     matched, clustered = with_clusters(matched, query_set.groups, files.cluster)
     notes = (
         *query_set.notes,
@@ -150,9 +150,9 @@ def _notes_on_runs(lists: Lists) -> Iterator[Note]:
 
 
 class LoadedInputs(NamedTuple):
-    """Queries and runs that were read before, in the place of files, of which ``InputFiles`` then has names for errors.
+    """Queries and runs in memory, in place of files; ``InputFiles`` then has names for errors.
 
-    ``passages``: where these are looked up; by default in the corpus of the files, or in what runs carry.
+    ``passages``: the store of passages; by default the corpus of the files, or the runs' own texts.
     """
 
     query_set: QuerySet
@@ -161,7 +161,7 @@ class LoadedInputs(NamedTuple):
 
 
 def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
-    """The tables that annotators need; refused where they name documents of one corpus beside several."""
+    """The tables that annotators need; refused if they name documents of one corpus beside several."""
     judged = {name: file.read() for name, file in files.tables.items()}
     by_id = [name for name, table in judged.items() if BY_TEXT not in table.columns]
     if files.corpora and by_id:
@@ -212,7 +212,7 @@ def listed_queries(
 def read_inputs(
     files: InputFiles, *, k: int, given: LoadedInputs | None = None
 ) -> EvaluationInputs:
-    """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
+    """Read the inputs of an evaluation at cutoff ``k``; from the corpus only the listed passages.
 
     A run whose keys are not query ids is keyed by the texts of queries, and its documents may be texts
     of passages, as in the eRAG package: a text stands for every query, and for the first passage, that
@@ -243,7 +243,7 @@ def read_inputs(
 
 
 def runs_with_texts(files: InputFiles) -> Together:
-    """The runs of an evaluation, with the passages that they list where these are not those of one corpus."""
+    """The runs of an evaluation, with their passages if there is not a single corpus."""
     return read_runs_with_texts(files.run, carried=files.corpus is None, corpora=files.corpora)
 
 
@@ -268,7 +268,7 @@ def located(
     tables: Mapping[str, Location],
     known: Mapping[str, InputTable],
 ) -> dict[str, Any]:
-    """The fields of ``InputFiles`` for files as they are named: of several corpora, runs and tables name their own."""
+    """The fields of ``InputFiles`` from the names of files; with several corpora, runs and tables name their own."""
     corpora = corpus if isinstance(corpus, list | tuple) else ()
     files, owners = split_runs(runs, corpora)
     return {"run": files, "tables": table_files(tables, known, corpora), **over(owners or corpus)}
@@ -289,13 +289,13 @@ def table_files(
 
 @dataclass(frozen=True)
 class Judgments:
-    """What people judged, to be looked up among the queries and in the whole corpus.
+    """Human judgments, to check against the queries and the whole corpus.
 
     Attributes:
         queries: those evaluated.
-        tables: what annotators need, of whatever queries, by the name of the input.
-        files: what errors call these; without a corpus the runs carry the texts, so that passages which are judged
-            and not listed cannot be known.
+        tables: tables that annotators need, for any queries, by the name of the input.
+        files: their names in errors; without a corpus the runs carry the texts, so judged passages outside the lists
+            are unknown.
     """
 
     query_set: QuerySet
@@ -314,7 +314,7 @@ class Judgments:
         }
 
     def check(self, passages: Listed) -> tuple[dict[str, pl.DataFrame], list[Note]]:
-        """The tables of the queries evaluated, and how much of them does not fit.
+        """The tables of the queries evaluated, and notes on rows that do not fit.
 
         Raises:
             InputError: a table judges none of the queries or no document of the corpus, or no gold article is in it.
@@ -324,7 +324,8 @@ class Judgments:
         corpus, is_needed = self.files.corpus, self.files.need_provenance
         where = "any list" if corpus is None else "the corpus"
         lacking, gold = passages.absent(DOC_ID), passages.absent(ARTICLE_ID)
-        # No name for what gives batches: an error's traceback would keep it, and its connection, for another thread.
+        # The iterator of batches has no name: an error's traceback would keep it, and its connection, for another
+        # thread.
         some = next(
             (batch for batch in passages.scan([DOC_ID, ARTICLE_ID]) if not batch.is_empty()),
             tables.empty(tables.CORPUS),
@@ -361,7 +362,7 @@ class Judgments:
 
 
 def _documents(table: pl.DataFrame) -> pl.Series:
-    """The documents that a table of judgments is about; of judged texts nobody knows."""
+    """The documents that a table of judgments names; unknown for judged texts."""
     if BY_TEXT in table.columns:
         return table[DOC_ID].clear()
     return table[DOC_ID] if DOC_ID in table.columns else table[tables.SHOWN].explode().drop_nulls()
@@ -388,12 +389,12 @@ def match_titles(
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """The queries, with the ids of the listed articles that have these titles in ``provenance``; and unmatchable ids.
 
-    Of several articles with one title, all are gold. A title that no listed passage has stays, and stands for the
-    article that the corpus calls so; a title of digits does not, since another article may have it as its page id.
-    Titles cannot be matched where no listed passage has a title, and no article is called like one.
+    All articles with the same title are gold. A title that no listed passage has stays, and stands for the article that
+    the corpus calls so; a title of digits does not, since another article may have it as its page id. Titles cannot be
+    matched if no listed passage has a title, and no article has such a name.
 
     Args:
-        titles: those of ``provenance`` that are titles, by query id.
+        titles: titles in ``provenance``, by query id.
         passages: the listed passages, in batches.
     """
     if not titles:
@@ -435,9 +436,9 @@ def with_clusters(
 ) -> tuple[pl.DataFrame, Note]:
     """The queries, with their ``cluster`` (from 0, in the order of the queries); and a note on these.
 
-    By article, a query belongs to its gold article, where other queries name it as well: of several articles to
-    that which most queries name. Without such an article it belongs to its context, or to its text,
-    where other queries have the same. All others are clusters by themselves.
+    By article, a query belongs to its gold article if other queries name it as well: among several, to the one that
+    most queries name. A query with no such article belongs to its context, or to its text, if other queries have the
+    same. All others are clusters by themselves.
 
     Args:
         queries: with their titles matched.
@@ -472,7 +473,7 @@ def column_of(cluster: str | None) -> str | None:
 
 
 def _shared(queries: pl.DataFrame, groups: Mapping[str, str]) -> Iterator[tuple[str, str] | None]:
-    """What each query shares with others; None where it shares nothing."""
+    """The key that each query shares with others; None if it shares nothing."""
     naming = Counter(name for names in queries[PROVENANCE] for name in set(names))
     having = Counter(groups.get(query_id) for query_id in queries[QUERY_ID])
     asking = Counter(queries[QUERY])

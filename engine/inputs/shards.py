@@ -19,14 +19,14 @@ from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RUN
 
 @dataclass(frozen=True)
 class Shard:
-    """What the driver keeps of a shard.
+    """The driver's record of a shard.
 
     Attributes:
         number: from 0; shards are in the order of their spans.
         queries: how many queries it has, with results or without.
         pairs: how many distinct pairs of query and document are listed within the cutoff.
-        span: the buckets of its queries (``sources.queries.buckets``), [low, high); None where they may be any.
-        digest: of its contents and of the whole corpus; empty for one that is held.
+        span: the buckets of its queries (``sources.queries.buckets``), [low, high); None if they may be any.
+        digest: digest over its contents and the whole corpus; empty for a shard in memory.
     """
 
     number: int
@@ -38,12 +38,12 @@ class Shard:
 
 @dataclass(frozen=True)
 class FirstQueries:
-    """The queries of the clusters that come first in an order, up to the number of the last of these.
+    """The queries of the first clusters in an order.
 
     Attributes:
         order: of all queries (``evaluation.reading_order``).
-        stopped: by run, the number of the last cluster that is read of it, where that comes earlier.
-        labels: whether passages of these runs are labelled all the same.
+        stopped: by run, the number of its last cluster, if it stops earlier.
+        labels: whether passages of the stopped runs are labelled all the same.
     """
 
     order: pl.DataFrame
@@ -56,7 +56,7 @@ class FirstQueries:
         return queries.join(first, on=QUERY_ID, how="semi", maintain_order="left")
 
     def of(self, inputs: EvaluationInputs) -> EvaluationInputs:
-        """The inputs of these queries alone."""
+        """The inputs, restricted to the queries."""
         queries, names = self.among(inputs.queries), inputs.run_names
 
         def kept(table: pl.DataFrame) -> pl.DataFrame:
@@ -89,14 +89,14 @@ class InputShards(Protocol):
 
     @property
     def queries_file(self) -> Location | None:
-        """Where the queries come from; None for tables that were not read from a file."""
+        """The file of the queries; None for tables without a file."""
 
     def read(self, number: int, *, passages: bool = True) -> EvaluationInputs:
-        """The inputs of one shard, without clusters; without ``passages`` the corpus is empty."""
+        """The inputs of a shard, without clusters; the corpus is empty if ``passages`` is false."""
 
     @property
     def unmatchable(self) -> tuple[str, ...]:
-        """Of ``EvaluationInputs.unmatchable`` of all queries, the first at least."""
+        """At least the first of ``EvaluationInputs.unmatchable`` over all queries."""
 
     @property
     def tables(self) -> Collection[str]:
@@ -110,7 +110,7 @@ class InputShards(Protocol):
         """All queries evaluated, in the order of their file, with their ``cluster``."""
 
     def within(self, k: int) -> tuple[int, tuple[Note, ...]]:
-        """How many listed passages a cutoff leaves of all inputs, and notes, where shards do not carry them."""
+        """The number of listed passages that a cutoff leaves in all inputs, and notes that shards do not carry."""
 
     def first(self, queries: FirstQueries) -> InputShards:
         """The inputs of some queries alone, in as many shards."""

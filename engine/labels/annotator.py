@@ -1,4 +1,4 @@
-"""The interface of every annotator, the engine's and a user's: what it needs and has read, how it labels.
+"""The interface of every annotator, the engine's and a user's: its needs, its reads, its labels.
 
 An annotator is data (``Annotator``) and one function, ``label``, from ``Material`` to ``Labelled``. An evaluation looks
 everything up here and knows no annotator by name; ``engine.labels.registry`` lists the engine's own.
@@ -45,13 +45,13 @@ class EvaluationSettings(Protocol):
 
 @dataclass(frozen=True)
 class Role:
-    """The role in which a model reads. Reads of one role form one job, with one prompt.
+    """The role in which a model reads. The reads in a role form one job, with one prompt.
 
     Attributes:
         name: in repeated.json and in the costs of a study.
         title: in sentences, as in "reads of the judge"; empty for the reader of whole lists.
         key: under which ``summary.json`` describes it.
-        is_readers: whether a model in it reads what the RAG system's own LLM would read otherwise.
+        is_readers: whether its model stands in for the RAG system's own LLM.
     """
 
     name: str
@@ -66,15 +66,14 @@ READER = Role("reader", "", "reader")
 
 @dataclass(frozen=True, kw_only=True)
 class Ask(ReaderAsk):
-    """What an annotator asks to be read: every listed passage alone, and perhaps each query without a passage.
+    """The reads that an annotator needs: every listed passage alone, and perhaps each query without a passage.
 
     Attributes:
-        value: the label of each read from the reads and the queries, to count the labels that a
-            repetition changes (``engine.reading.repetition``). If several annotators share a role, the
-            first one's function counts.
-        description: what else ``summary.json`` says of this role.
-        singles, lists, closed: what is read: each listed passage alone, whole lists, each query without passages (closed
-            book).
+        value: computes the label of each read from reads and queries, to count labels that a repetition changes
+            (``engine.reading.repetition``). If annotators share a role, the first one's function counts.
+        description: further keys of this role in ``summary.json``.
+        singles, lists, closed: whether to read each listed passage alone, whole lists, and each query without passages
+            (closed book).
     """
 
     role: Role
@@ -86,12 +85,12 @@ class Ask(ReaderAsk):
 
     @property
     def terms(self) -> tuple[object, ...]:
-        """What asks in one role must have in common: one reader does them, with one prompt."""
+        """The terms that all asks in a role must share: one reader and one prompt serve them."""
         return self.model, self.task, self.prompt, self.augmentation, self.scores
 
 
 def ask_reader(reader: ReaderSettings) -> Ask:
-    """What the RAG system's own LLM is asked: whole lists, and passages alone."""
+    """The reads of the RAG system's own LLM: whole lists, and passages alone."""
     return Ask(
         role=READER,
         model=reader.reader,
@@ -103,20 +102,19 @@ def ask_reader(reader: ReaderSettings) -> Ask:
 
 
 def labels_of(name: str, rows: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
-    """Labels table of an annotator, of rows with ``doc_id`` or, of reads of one passage each, ``doc_ids``."""
+    """Labels table of an annotator, from rows with ``doc_id``, or from single-passage reads with ``doc_ids``."""
     passage = DOC_ID if DOC_ID in rows.columns else pl.col(DOC_IDS).list.first().alias(DOC_ID)
     return rows.select(QUERY_ID, passage, pl.lit(name).alias(ANNOTATOR), value.alias(LABEL))
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What kind of labels an annotator gives.
+    """The scale of an annotator's labels.
 
     Attributes:
-        graded: what labels these are, where they can lie between 0 and 1 ("the judge's graded
-            labels"); empty for labels that are 0 or 1, or whole numbers.
-        utilities: whether they may be negative, so that utility measures alone fit them.
-        largest: that no label exceeds, of an annotator of the user's; infinite where nobody knows.
+        graded: a name for labels that can lie between 0 and 1 ("the judge's graded labels"); empty for whole numbers.
+        utilities: whether labels may be negative; then only utility measures fit.
+        largest: upper bound on the labels of a user's annotator; infinite if unknown.
     """
 
     graded: str = ""
@@ -125,7 +123,7 @@ class Scale:
 
 
 class Display(NamedTuple):
-    """A further table as it is printed: columns of names to the left, of values to the right."""
+    """A further table as printed: names on the left, values on the right."""
 
     title: str
     names: Sequence[str]
@@ -134,12 +132,12 @@ class Display(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """How a table of figures over all queries is made, though queries are labelled in parts.
+    """Computes a table of figures over all queries, although queries are labelled in parts.
 
     Attributes:
-        outcomes: the columns of what ``label`` makes in the table's place: rows of single queries.
-        conclude: the table from the outcomes of all queries, part after part as ``label`` made them, the settings, and
-            the clusters by query id, if any; figures must not depend on how the queries were parted.
+        outcomes: columns of the per-query rows that ``label`` returns in place of the table.
+        conclude: computes the table from the outcomes of all queries (parts concatenated), the settings, and the
+            clusters by query id, if any. Figures must not depend on the partition.
     """
 
     outcomes: tables.Schema
@@ -148,13 +146,13 @@ class Conclusion(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FurtherTable:
-    """An extra table that an annotator makes beside its labels; written as a Parquet file of this name.
+    """An annotator's extra table, beside its labels; written as a Parquet file of this name.
 
     Attributes:
         in_summary: whether ``summary.json`` holds its rows, too.
-        conclusion: how it is made of the outcomes of queries; None for a table whose rows are of single
-            queries, which ``label`` makes as it is.
-        display: how it is printed, with this suffix of figures with intervals (`` [95%]``); None if it is not.
+        conclusion: computes it from the outcomes of queries; None for a table with rows per query, which ``label``
+            returns whole.
+        display: formats it for printing; the suffix `` [95%]`` marks figures with intervals. None if it is not printed.
     """
 
     name: str
@@ -165,16 +163,16 @@ class FurtherTable:
 
     @property
     def made(self) -> tables.Schema:
-        """The columns of what ``label`` makes."""
+        """Columns of the table that ``label`` returns."""
         return self.schema if self.conclusion is None else self.conclusion.outcomes
 
     def concluded(
         self, made: pl.DataFrame, settings: EvaluationSettings, clusters: Clusters
     ) -> pl.DataFrame:
-        """The table, from what ``label`` made of all queries.
+        """The table, computed from the tables of ``label`` for all queries.
 
         Raises:
-            ValueError: the conclusion has other columns than it must.
+            ValueError: the conclusion has the wrong columns.
         """
         if self.conclusion is None:
             return made
@@ -186,13 +184,13 @@ class FurtherTable:
 
 @dataclass(frozen=True)
 class Labelled:
-    """What an annotator made.
+    """An annotator's results.
 
     Attributes:
-        traces: what is behind every label: the traces table, and any further columns.
-        tables: its further tables, by name, or the outcomes that they are concluded from.
-        notes: what a user of the labels should know.
-        unjudged: queries of which nothing was judged, without scores: 0 would say that nothing was relevant.
+        traces: the traces table: the evidence for every label, with any further columns.
+        tables: its further tables by name, or the outcomes from which they are concluded.
+        notes: notes for users of the labels.
+        unjudged: queries without judgments; they have no scores, because 0 would mean "nothing relevant".
     """
 
     labels: pl.DataFrame
@@ -203,11 +201,11 @@ class Labelled:
 
 
 class PartialCorpusError(InputError):
-    """An annotator looks at the corpus of an evaluation of which it is given a part."""
+    """An annotator accessed the corpus while labelling only a part of an evaluation."""
 
 
 class _Corpus:
-    """The corpus of ``Material``, which a part of an evaluation does not have."""
+    """The corpus of ``Material``; absent from a part of an evaluation."""
 
     def __get__(self, material: Material | None, owner: type[Material]) -> pl.DataFrame:
         if material is None:
@@ -228,24 +226,24 @@ class _Corpus:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Material:
-    """What annotators label from.
+    """An annotator's material.
 
-    A label may look at its query, its passage, what was read of them, and the judgments of the query. Queries may be
-    labelled in parts, so a label that looks at other queries depends on who else is in the part: nothing refuses that.
+    A label may use its query, its passage, their reads, and the query's judgments. Queries may be labelled in parts, so
+    a label that uses other queries depends on the partition: nothing refuses that.
 
     Attributes:
         queries, runs: the tables of the evaluation, or of a part of it.
-        corpus: the passages that some run lists for any query of the evaluation, for labels that look at more passages
-            than their own. A part of an evaluation has none: looking at it raises ``PartialCorpusError``.
-        passages: those that some run lists for these queries.
-        run_names: of all runs, in order; one may list nothing for these queries.
+        corpus: the passages that some run lists for any query of the evaluation, for labels that use other passages. A
+            part of an evaluation has no corpus: access raises ``PartialCorpusError``.
+        passages: the passages that some run lists for these queries.
+        run_names: names of all runs, in order; a run may list nothing for these queries.
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
         tables: the files that annotators need, by the name of their input.
-        rests_on: what the annotators that this one rests on made, by name.
-        reads: the reads table with ``failure``, one read for each pair in their order, or one for each reference
-            answer where these are scored, and then those of queries without passages, where they are asked
-            for; empty for an annotator that asks for none. A failed read has an empty output and null confidence.
-        part_for: the annotator, where the queries are a part of those evaluated; else empty.
+        rests_on: results of the annotators that this one rests on, by name.
+        reads: the reads table with ``failure``: one read per pair in their order, or one per reference answer if
+            answers are scored; then the reads without passages, if requested. Empty for an annotator without reads. A
+            failed read has an empty output and null confidence.
+        part_for: the annotator's name if the queries are a part of the evaluation; else empty.
     """
 
     queries: pl.DataFrame
@@ -264,27 +262,27 @@ class Material:
 
 @dataclass(frozen=True, kw_only=True)
 class Annotator:
-    """Who labels passages.
+    """An annotator: labels passages.
 
     Attributes:
         name: in every table.
-        meaning: what a label of its says, for people.
+        meaning: the meaning of its labels, for people.
         label: labels the pairs of its material, and traces the labels.
-        options: the frozen dataclass whose fields are its options of ``erag evaluate``; None where it has none.
-        uses_options_of: further annotators whose options it follows.
+        options: the frozen dataclass whose fields are its options of ``erag evaluate``, if any.
+        uses_options_of: annotators whose options it follows besides.
         needs_provenance: whether it needs queries with gold articles.
-        needs_answers: whether it needs queries with answers; what it rests on may need them besides.
+        needs_answers: whether it needs queries with answers; annotators that it rests on may need them too.
         needs_input: the file that it needs, if any.
         unfit_tasks: tasks for which its labels have no meaning, with the reason.
-        rests_on: names of the engine's annotators whose labels it is made of, asked for or not.
-        rests_by: the option that chooses what it rests on; empty where nothing does.
-        role: in which a model may read for it, as ``asks`` says; None for an annotator that never asks for reads.
-        asks: what it asks to be read under these settings; None for nothing.
-        scale: what kind of labels it gives under these settings.
+        rests_on: names of the engine's annotators from whose labels it computes its own, requested or not.
+        rests_by: the option that chooses ``rests_on``; empty if none does.
+        role: role of the model that reads for it (``asks``); None for an annotator that never reads.
+        asks: its reads under these settings; None for none.
+        scale: the scale of its labels under these settings.
         judges_everything: whether its judgments reach beyond the lists, as recall and ideal rankings then may.
-        is_the_readers: whether its labels are the reader's own outcomes, comparable with the score of another reader.
+        is_the_readers: whether its labels are the reader's own outcomes, comparable to another reader's score.
         finds_answers: whether its labels say that a passage contains an answer.
-        further_tables: what it leaves beside labels and traces.
+        further_tables: its tables beside labels and traces.
         query_notes: notes on the queries, for evaluations whose labels rest on this annotator.
         score_notes: notes on the scores that its labels give, of all queries.
     """
@@ -314,7 +312,7 @@ class Annotator:
 
 
 def complete(traces: pl.DataFrame) -> pl.DataFrame:
-    """The traces table, with nulls in the columns that say nothing of this annotator."""
+    """The traces table, with nulls in the columns that this annotator lacks."""
     missing = [
         pl.lit(None, dtype=kind).alias(name)
         for name, kind in tables.TRACES.items()

@@ -50,7 +50,7 @@ def label_provenance(
 
 
 def gold_articles(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.Series:
-    """The gold article that each passage is of; null for none."""
+    """The gold article of each passage; null for none."""
     rows = pairs.join(
         corpus.select(DOC_ID, ARTICLE_ID), on=DOC_ID, how="left", maintain_order="left"
     ).join(queries.select(QUERY_ID, PROVENANCE), on=QUERY_ID, how="left", maintain_order="left")
@@ -115,9 +115,10 @@ def tokenize(text: str) -> list[str]:
 
 
 def count_running_on(queries: pl.DataFrame) -> int:
-    """Queries whose answers, all of them, may be followed by text without a space.
+    """Number of queries all of whose answers may be followed by text without a space.
 
-    Such an answer is not a separate token there, and tokens do not match it. Where one answer of several is such, it is an alias, and the others can be found.
+    Such an answer is not a separate token, so tokens do not match it. If only some answers are such, they are aliases,
+    and the others still match.
     """
     runs_on = pl.element().str.strip_chars().str.contains(_RUNS_ON).all()
     answered = queries[tables.ANSWERS].filter(queries[tables.ANSWERS].list.len() > 0)
@@ -148,7 +149,7 @@ def find_answers(
 
 
 def holds_tokens(text: str, answers: Sequence[str]) -> str | None:
-    """The first answer whose tokens stand in a row in the text; None where none does."""
+    """The first answer whose tokens stand in a row in the text, if any."""
     tokens = f" {' '.join(tokenize(text))} "
     held = (a for a in answers if (own := _tokens(a)) and f" {' '.join(own)} " in tokens)
     return next(held, None)
@@ -221,7 +222,7 @@ BY_SUBSTRING = replace(
 
 NAME = "dual"
 
-# How an answer is looked for: as tokens in a row, or as a string, which finds "서울" in "서울은" too.
+# How answers are matched: as tokens in a row, or as a string, which finds "서울" in "서울은" too.
 DualWords = Literal["tokens", "substring"]
 CONTAINMENT: dict[DualWords, str] = {"tokens": CONTAINMENT_NAME, "substring": SUBSTRING}
 
@@ -317,7 +318,7 @@ PROBABILITIES = ("P(Doc)", "P(Word)", "P(Doc ∩ Word)", "P(Doc | Word)", "P(Wor
 class Probability(NamedTuple):
     """A probability with its interval.
 
-    ``value`` in [0, 1], NaN where the condition never occurs (``note``); bounds are NaN there, and if not asked for.
+    ``value`` in [0, 1]; NaN if the condition never occurs (``note``). Bounds are NaN then, and if not requested.
     """
 
     name: str
@@ -332,13 +333,13 @@ def dual_probabilities(
 ) -> list[Probability]:
     """The probabilities of two events over queries, in the order of ``PROBABILITIES``.
 
-    Each is a proportion, a conditional one of the queries with the condition, whose number is taken as given. Intervals
-    are therefore exact (``bounded.mean_interval``), also if an event occurs for every query.
+    Each is a proportion; a conditional one is over the queries with the condition, whose number counts as fixed.
+    Intervals are therefore exact (``bounded.mean_interval``), also if an event occurs for every query.
 
     Args:
         document, word: shape (n,), whether the event occurred for a query.
         bootstrap: its level; without resamples there are no intervals.
-        clusters: shape (n,), of each query, where these are not independent.
+        clusters: shape (n,), the cluster of every query, if queries are not independent.
     """
     always, both = np.ones_like(document), document & word
     events = [(document, always), (word, always), (both, always), (both, word), (both, document)]

@@ -1,4 +1,4 @@
-"""Labels from reads of single passages by an LLM: eRAG's, log-probabilities, gains, utilities, and those of a judge.
+"""Labels from reads of single passages by an LLM: eRAG's, log-probabilities, gains, utilities, and a judge's labels.
 
 eRAG (Salemi & Zamani, SIGIR 2024, equation 1): G_q[d] = E_M(M(q, {d}), y).
 
@@ -15,18 +15,16 @@ prompt, teacher-forced:
 A read that failed counts as a probability of 0; with ``pmi`` its passage has label 0.
 
 ``gain`` is E_M(M(q, {d}), y) - E_M(M(q, {}), y), in [-1, 1]: 0 where the reader knew the answer anyway, below 0 where
-the passage spoils it. The harm rate is the share of passages that turn a right answer wrong: of the passages of
-queries that the reader answers right without any, those from which it answers wrong. An answer is right whose score is
-1/2 or more.
+the passage spoils it. The harm rate is the share of passages that turn a right answer wrong: among the passages of
+queries that the reader answers right without any. An answer is right whose score is 1/2 or more.
 
-``utility`` is UDCG's (Trappolini et al., arXiv 2510.21440): how much a passage helps, minus how much it distracts.
-A passage that helps is worth +1, any other -1/3, each times the probability that the reader answers
-from it at all, one minus that of declining (the distracting effect of Amiraz et al., arXiv
-2505.06914). So a passage without the answer costs the more, the more surely the reader takes an answer
-from it. The weights, and the mean over a list that ``engine.ranking.scores`` takes, are those of the authors'
-code (github.com/GiovanniTRA/UDCG).
+``utility`` is UDCG's (Trappolini et al., arXiv 2510.21440): how much a passage helps, minus how much it distracts. A
+passage that helps is worth +1, any other -1/3, each times the probability that the reader answers from it at all, one
+minus that of declining (the distracting effect of Amiraz et al., arXiv 2505.06914). So a passage without the answer
+costs the more, the more surely the reader takes an answer from it. The weights, and the mean over a list that
+``engine.ranking.scores`` takes, are the authors' (github.com/GiovanniTRA/UDCG).
 
-``judge``: an LLM is asked whether a passage is relevant (after Thomas et al., SIGIR 2024).
+``judge``: an LLM judges whether a passage is relevant (after Thomas et al., SIGIR 2024).
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class Options(Checked):
 
 
 def label_erag(scored_reads: pl.DataFrame) -> pl.DataFrame:
-    """Labels table from reads of one passage each: a passage's label is its read's downstream ``value`` in [0, 1]."""
+    """Labels table from single-passage reads: a label is the read's downstream ``value`` in [0, 1]."""
     return annotator.labels_of(NAME, scored_reads, pl.col(VALUE))
 
 
@@ -77,8 +75,8 @@ def trace_erag(
 ) -> pl.DataFrame:
     """Traces of eRAG's labels: the read, its output, the metric, and the answer that gave the label.
 
-    ``answer`` is the first whose value under the metric is the label; null where the label is 0, and where
-    several answers were given to a metric of the user's, which need not be a maximum over them.
+    ``answer`` is the first answer whose value under the metric is the label. It is null if the label is 0, or if a
+    user's metric scored several answers, since it need not be a maximum.
 
     Args:
         labels: eRAG's labels, in the order of ``reads``.
@@ -90,7 +88,7 @@ def trace_erag(
     def matched(query_id: str, output: str, label: float) -> str | None:
         if label <= 0 or (function.own and len(answers[query_id]) > 1):
             return None
-        # The metric is a maximum over answers, so one of them alone gives the label.
+        # The metric is a maximum over answers, so a single answer gives the label.
         giving = (answer for answer in answers[query_id] if function(output, [answer]) == label)
         return next(giving, None)
 
@@ -106,7 +104,7 @@ def trace_erag(
 
 
 def asks(settings: EvaluationSettings) -> annotator.Ask:
-    """What eRAG asks: the reader, or another model in its place, about each passage."""
+    """The reads of eRAG: by the reader, or another model in its place, of each passage."""
     ask, other = annotator.ask_reader(settings.reader), settings.options(Options).erag_reader
     if other is None:
         return ask
@@ -148,12 +146,12 @@ _WHOLE = _BY_TOKEN.pow(pl.col(tables.OUTPUT_TOKENS))
 # Finite, whatever underflowed.
 _LOG = pl.col(CONFIDENCE).clip(lower_bound=1e-300).log()
 CLOSED = "closed"
-# What a passage adds to the value without any.
+# The gain: a passage's value less the value without passages.
 GAINED = pl.col(VALUE) - pl.col(CLOSED)
 
 
 def best(reads: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
-    """Of each query and passage (or none) the read whose ``value`` is the largest, in the order of the reads."""
+    """The read with the largest ``value`` for each query and passage (or none), in the order of the reads."""
     passage = pl.col(tables.DOC_IDS).list.first().fill_null("")
     named, pair = reads.with_columns(passage.alias(DOC_ID), value.alias(VALUE)), [QUERY_ID, DOC_ID]
     most = pl.col(VALUE).max().over(pair)
@@ -162,7 +160,7 @@ def best(reads: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
 
 
 def with_closed(reads: pl.DataFrame) -> pl.DataFrame:
-    """Those of a passage, each with the query's ``value`` without one as ``closed``."""
+    """Reads with a passage, with the query's ``value`` without passages as ``closed``."""
     none = pl.col(tables.DOC_IDS).list.len() == 0
     known = reads.filter(none).select(QUERY_ID, pl.col(VALUE).alias(CLOSED))
     return reads.filter(~none).join(known, on=QUERY_ID, how="left", maintain_order="left")
@@ -313,13 +311,13 @@ GAIN_ANNOTATOR = annotator.Annotator(
 
 UTILITY = "utility"
 
-# Whose labels say what helps: the paper's are human, and stand for "the passage holds the answer".
+# The labels that mark helpful passages: the paper's are human, and stand for "the passage holds the answer".
 Helpful = Literal["erag", "containment", "containment-substring", "provenance"]
 
 DISTRACTING = -1 / 3
 # Graded labels of at least this much count as helping.
 HELPS = 0.5
-# Scores that differ by less over all queries show nothing that a reader does on purpose.
+# Smaller differences between scores over all queries show no intent of the reader.
 _SPREAD = 1e-3
 _ABSTAIN = Role("abstain", "the reader that may decline", "abstain", is_readers=True)
 
@@ -334,7 +332,7 @@ class UtilityOptions(Checked):
             'completion-ko' or 'chat-ko' in Korean, or a file; by default one in the style of the reader's prompt.
 
     Raises:
-        InputError: an unknown way to tell what helps, or a prompt template that cannot be used.
+        InputError: an unknown ``helpful``, or an unusable prompt template.
     """
 
     helpful: Helpful = "erag"
@@ -352,7 +350,9 @@ def weigh(reads: pl.DataFrame) -> pl.Series:
 
 
 def label_utility(reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
-    """Labels table, in [-1/3, 1], from reads of one passage each that may decline; what ``helpful`` labels ``HELPS`` or more helps."""
+    """Labels table, in [-1/3, 1], from single-passage reads that may decline; a passage helps if its ``helpful`` label
+    is at least ``HELPS``.
+    """
     helps = helpful.select(QUERY_ID, DOC_ID, (pl.col(LABEL) >= HELPS).alias("_helps"))
     passage = pl.col(tables.DOC_IDS).list.first().alias(DOC_ID)
     weighed = reads.select(QUERY_ID, passage, weigh(reads)).join(
@@ -368,7 +368,9 @@ def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
 
 
 def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
-    """Traces of utilities, in the order of the reads that could decline: these, and the traces of what says that passages help."""
+    """Traces of utilities, in the order of the reads that could decline: the reads, and the traces of the ``helpful``
+    labels.
+    """
     of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, tables.ANSWER, tables.ARTICLE_ID)
     return complete(
         labels.with_columns(reads[tables.READ_KEY], reads[CONFIDENCE]).join(
@@ -476,10 +478,10 @@ class JudgeOptions(Checked):
 
 
 def label_judge(reads: pl.DataFrame, labels: JudgeLabels) -> pl.DataFrame:
-    """Labels table from reads of one passage each, by the probability of the judge's first choice.
+    """Labels table from single-passage reads, by the probability of the judge's first choice.
 
     Args:
-        reads: ``query_id``, ``doc_ids`` (lists of one), ``confidence`` in [0, 1]; null of a failed read: label 0.
+        reads: ``query_id``, ``doc_ids`` (length 1), ``confidence`` in [0, 1]; null for a failed read: label 0.
         labels: ``binary``: 1.0 where the probability exceeds 1/2, else 0.0; ``graded``: the probability itself.
     """
     probability = pl.col(CONFIDENCE).fill_null(0.0)

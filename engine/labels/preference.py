@@ -1,4 +1,4 @@
-"""What people preferred of passages or answers side by side: labels of passages, and which run is preferred."""
+"""Labels and preferred runs from human judgments of passages or answers side by side."""
 
 from __future__ import annotations
 
@@ -48,23 +48,24 @@ class Options(Checked):
     preference_labels: PreferenceLabels = "share"
 
 
-# Strength of the prior (L2 on log strengths). Without one a passage that was always chosen, as most
-# are that few people saw, would be infinitely strong.
+# Strength of the prior (L2 on log strengths). It keeps strengths finite for passages that were always chosen, as most
+# are that few people saw.
 PRIOR = 0.1
-# Of judgments that differ from most. Of 20 to 100 judgments, where people differ on 1% to 10% of the queries, t intervals hold in
-# 53% at least, those with 5 in this place in 93%, with 6 in 96%. More would make intervals wider that hold without it.
+# The least number of judgments that must differ from most. From 20 to 100 judgments, where people differ on 1% to 10%
+# of the queries, coverage of t intervals is at least 53%; with a minimum of 5 it is 93%, with 6 it is 96%. A larger
+# minimum would widen intervals that hold already.
 FEW = 6
 
 
 def label_preferences(judgments: pl.DataFrame, method: PreferenceLabels) -> pl.DataFrame:
     """Preference labels table: a label in [0, 1] and the judgments behind it, for each passage shown.
 
-    ``share``: times chosen, alone or as equally good, / times shown. ``bradley-terry``: the strengths of Bradley & Terry
-    (1952), for choices among several as Luce (1959) extends them, within each query, with "none of them" as one more
-    that is always shown; the label is the probability that the passage is chosen if it is shown alone, strength /
-    (strength + strength of none). A passage gains more from having beaten strong ones, which matters where each is shown
-    a few times. Equally good ones are each chosen over the others. Fitted by ``choix.opt_top1`` with a prior of
-    ``PRIOR``, so that few judgments give labels off 0 and 1.
+    ``share``: times chosen, alone or as equally good, over times shown. ``bradley-terry``: the strengths of Bradley &
+    Terry (1952), for choices among several as Luce (1959) extends them, within each query, with "none" as one more
+    choice on every screen. The label is the probability of choosing the passage if it stands alone, strength /
+    (strength + strength of "none"). Beating strong passages counts more, which matters if each passage was judged a few
+    times. Equally good ones are each chosen over the others. Fitted by ``choix.opt_top1`` with a prior of ``PRIOR``, so
+    that few judgments give labels off 0 and 1.
     """
     judgments = judgments.filter(pl.col(SHOWN).list.len() > 0)
     counts = (
@@ -181,10 +182,12 @@ def preferred(
 
 
 def _hidden(rests: Floats, weights: Floats, tail: float) -> float:
-    """How far below their weighted mean that of all queries may be, because judgments of -1 are rare and none was drawn.
+    """Bound on how far the mean over all queries may lie below the weighted mean, if rare -1 judgments were not
+    sampled.
 
-    Gaffke's bound (2005; ``bounded``): judgments less what labels say, and one more with the largest weight, which is -1 where
-    labels say what they do on average. Of n judgments that are all 1 it is 2 (1 - tail^(1/n)) below, as the rule of three has it.
+    Gaffke's bound (2005; ``bounded``): judgments less the labels' predictions, and one more judgment of -1 at the
+    average prediction, with the largest weight. For n judgments that are all 1 the bound is 2 (1 - tail^(1/n)), as in
+    the rule of three.
     """
     sizes = np.append(weights, weights.max()) * len(weights)
     rows = weighed(np.append(rests, -1.0) * sizes, sizes)
@@ -194,7 +197,7 @@ def _hidden(rests: Floats, weights: Floats, tail: float) -> float:
 def _conclude(
     outcomes: pl.DataFrame, settings: annotator.EvaluationSettings, clusters: Clusters
 ) -> pl.DataFrame:
-    # Several who judged a query are one opinion: their mean.
+    # Several judgments of a query are one opinion: their mean.
     keys = [tables.CRITERION, tables.RUN, tables.RUN_B, tables.DRAWN]
     means = outcomes.group_by(*keys, QUERY_ID).agg(pl.col(VALUE, LABEL, tables.PROBABILITY).mean())
     pairs = max(1, means.select(keys[1:3]).n_unique())

@@ -19,8 +19,8 @@ from engine.tables import ANSWERS, BY_TEXT, CARRIED, DOC_ID, LABEL, QUERY_ID, TE
 
 NAME = "qrels"
 _LEAST_WORDS = 5
-# Behind marks of ASCII sentences end at white space, behind those of other scripts at once, but for full-width decimals.
-# Thai and Lao have no mark: a space between their letters ends a clause.
+# Sentences end at white space behind ASCII marks, and at once behind marks of other scripts, but for full-width
+# decimals. Thai and Lao have no mark: a space between their letters ends a clause.
 _SENTENCE_ENDS = regex.compile(
     r"(?V1)(?<=[.!?])\s+|(?<=[\p{STerm}--[.!?．]]|．(?!\d))\s*(?=[^\s\p{STerm}])"
     r"|(?<=[\p{Thai}\p{Lao}])\s+(?=[\p{Thai}\p{Lao}])"
@@ -40,8 +40,8 @@ INPUT = InputTable(
 def covered(judged: Sequence[str], matcher: SequenceMatcher[str]) -> float:
     """The share of a judged text's characters that stand in a passage, the matcher's second sequence, as its longest run of words.
 
-    A run of fewer than five words, unless it is all of the text, counts as 0: it may be chance. Words are those of
-    ``characters.spaced``. A text that stands in the passage as a string, within punctuation, too, is covered.
+    A run of fewer than five words, unless it is all of the text, counts as 0: it may be chance. ``characters.spaced``
+    splits the words. A text that stands in the passage as a string, within punctuation, too, is covered.
     """
     if judged and _stands_in(" ".join(judged), " ".join(matcher.b)):  # type: ignore[attr-defined]
         return 1.0
@@ -64,10 +64,10 @@ def _stands_in(judged: str, passage: str) -> bool:
 
 
 def label_by_text(judgments: pl.DataFrame, material: Material) -> pl.DataFrame:
-    """Judgments of passages from those of texts, with ``carried``: whether the text is another than the passage's.
+    """Judgments of passages from judgments of texts, with ``carried``: whether the text differs from the passage's.
 
-    A passage has the largest of the labels of its query's texts, each times the share that is ``covered``; 0 where it
-    covers none. Of a document (``by_text`` is False) each sentence with an answer is such a text; without one, all of it.
+    A passage's label is the maximum, over its query's texts, of label times ``covered`` share; 0 if it covers none. For
+    a document (``by_text`` is False) each sentence with an answer is such a text; without one, the whole document is.
     """
     texts = material.passages.select(DOC_ID, TEXT)
     passages = {doc_id: spaced(text).split() for doc_id, text in texts.iter_rows()}
@@ -84,7 +84,7 @@ def label_by_text(judgments: pl.DataFrame, material: Material) -> pl.DataFrame:
             judged.setdefault(query_id, []).append((label, words, spaced(whole).split()))
     rows = []
     for query_id, doc_id in material.pairs.filter(pl.col(QUERY_ID).is_in([*judged])).iter_rows():
-        passage = passages.get(doc_id, [])  # without texts where inputs are looked at early
+        passage = passages.get(doc_id, [])  # no texts in early checks of inputs
         matcher = SequenceMatcher(None, (), passage, autojunk=False)
         label, is_own = max(
             (grade * covered(words, matcher), whole == passage)

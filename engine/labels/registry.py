@@ -1,4 +1,4 @@
-"""The engine's annotators, in the order in which help and messages name them; who labels, and what settings come to."""
+"""The engine's annotators, in the order of help and messages; the choice of annotators, and the resolution of settings."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ class LabelSettings(Checked):
     """Who labels passages.
 
     Attributes:
-        annotators: Who labels: names of the registry, or annotators of a user's.
-        options: Options of annotators, one object of a class each; those that are left out have their
-            defaults.
+        annotators: Who labels: names of the registry, or user-defined annotators.
+        options: Options of annotators, one object per class; omitted classes have their defaults.
 
     Raises:
         InputError: an unknown annotator, none at all, or one name twice.
@@ -78,7 +77,7 @@ class LabelSettings(Checked):
                     f"{meant(name, ANNOTATORS)}use {known}",
                     "annotator.unknown",
                 )
-            # Twice the same would count every label and every query twice.
+            # Duplicates would count every label and every query twice.
             if name in taken and taken[name] == annotator:
                 problem = f"`annotators` has {name!r} twice"
                 raise InputError(problem, "give each annotator once", "annotator.twice")
@@ -89,7 +88,7 @@ class LabelSettings(Checked):
             taken[name] = annotator
 
     def listed(self) -> tuple[Annotator, ...]:
-        """The annotators that are asked for, in their order."""
+        """The requested annotators, in their order."""
         return tuple(
             ANNOTATORS[annotator] if isinstance(annotator, str) else annotator
             for annotator in self.annotators
@@ -99,12 +98,12 @@ class LabelSettings(Checked):
         return tuple(annotator.name for annotator in self.listed())
 
     def of(self, kind: type[Options]) -> Options:
-        """The options of a class; its defaults where none were given."""
+        """The options of a class; its defaults if not set."""
         return next((known for known in self.options if isinstance(known, kind)), kind())
 
 
 def option_classes(annotators: Sequence[Annotator] = ()) -> list[Any]:
-    """The classes of all annotators' options: the engine's, then those of ``annotators``."""
+    """The classes of all annotators' options: the engine's first, then the ones in ``annotators``."""
     classes = (annotator.options for annotator in (*ANNOTATORS.values(), *annotators))
     return list(dict.fromkeys(kind for kind in classes if kind is not None))
 
@@ -119,7 +118,7 @@ def changed_options(options: object) -> dict[str, Any]:
     }
 
 
-# The measures that are computed where none are named, the primary one first: on whole labels, on graded ones.
+# Default measures, the primary one first: for whole labels, for graded ones.
 _USUAL = ("nDCG", "P", "AP", "RR", "R", "Success")
 _USUAL_GRADED = ("nDCG", "P", "Success")
 
@@ -129,13 +128,13 @@ class Resolution:
     """Settings, resolved once (``Settings.resolved``).
 
     Attributes:
-        listed: the annotators that are asked for, in their order.
-        needed: each of these with each annotator that its labels rest on, in order, and last with itself.
-        annotators: those in use: the ones asked for and those whose labels they rest on, which come first.
-        asks: what annotators ask to be read, by the annotator's name.
-        roles: the same by role, and of the reader of whole lists, in the order in which they read.
-        scales: what kind of labels each of ``listed`` gives, by name.
-        measures: the measures named, or the usual ones: those that some annotator's labels have. The first is primary.
+        listed: the requested annotators, in their order.
+        needed: pairs of a listed annotator and one that its labels rest on, in order, the annotator itself last.
+        annotators: all annotators in use: the ones that labels rest on first, then the requested ones.
+        asks: reads that annotators need, by the annotator's name.
+        roles: the same by role, with the reader of whole lists, in the order of reading.
+        scales: the scale of every listed annotator's labels, by name.
+        measures: the measures in the settings, or the default ones for the annotators' labels. The first is primary.
     """
 
     listed: tuple[Annotator, ...]
@@ -149,10 +148,10 @@ class Resolution:
     def reasons(
         self, annotator: str, *, real_valued: bool = False, above_one: bool = False
     ) -> list[str]:
-        """Why each measure has no meaning on an annotator's labels; empty for one that has.
+        """The reason why each measure has no meaning on an annotator's labels; empty if it has one.
 
         Args:
-            real_valued: whether some label lies between whole numbers, where that is known.
+            real_valued: whether some label lies between whole numbers, if computed.
             above_one: whether some label exceeds 1 besides.
         """
         scale = self.scales[annotator]
@@ -192,7 +191,7 @@ def resolve(settings: EvaluationSettings, listed: tuple[Annotator, ...]) -> Reso
 def _roles(
     settings: EvaluationSettings, of_reader: set[str], asks: Mapping[str, Ask]
 ) -> tuple[Ask, ...]:
-    """What each role is asked: first for the reader's own labels, then for whole lists, then for other labels."""
+    """The reads in each role: first for the reader's own labels, then whole lists, then for other labels."""
     # In the order of the registry, whatever the order of the annotators: tables of reads keep theirs.
     places = {name: place for place, name in enumerate(ANNOTATORS)}
     in_order = sorted(asks, key=lambda name: places.get(name, len(places)))
@@ -214,7 +213,7 @@ def _roles(
 
 
 def needed_by(annotator: Annotator, settings: EvaluationSettings) -> tuple[Annotator, ...]:
-    """An annotator after all that its labels rest on, each after what that rests on itself."""
+    """An annotator after all annotators that its labels rest on, dependencies first."""
     ordered: dict[str, Annotator] = {}
 
     def add(needed: Annotator, above: tuple[str, ...]) -> None:
