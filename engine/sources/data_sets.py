@@ -20,7 +20,7 @@ from engine.sources.fields import QUERY_FIELDS, TEXT_FIELDS
 from engine.sources.io.locations import HF, IRDS
 
 Kind = Literal["queries", "passages", "judgments"]
-# What ir_datasets calls them.
+# The names in ir_datasets.
 _NAMES: dict[Kind, str] = {"queries": "queries", "passages": "docs", "judgments": "qrels"}
 
 
@@ -56,7 +56,7 @@ def _require(library: str, place: str) -> None:
 
 
 class _WouldDownload(BaseException):
-    """What ir_datasets is given in place of the network; an Exception it would report, and try elsewhere."""
+    """Stands in for the network in ir_datasets, which would report an Exception, and try elsewhere."""
 
 
 def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
@@ -95,7 +95,7 @@ def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
 
 
 def _named(record: Any, kind: Kind) -> dict[str, Any]:
-    """A record of ir_datasets, with a text where it has only parts of one; tuples are lists."""
+    """A record of ir_datasets, with a text joined from its parts if it has none; tuples become lists."""
     fields = {n: list(v) if isinstance(v, tuple) else v for n, v in record._asdict().items()}
     texts = {"queries": QUERY_FIELDS, "passages": TEXT_FIELDS, "judgments": ()}[kind]
     if texts and not any(isinstance(fields.get(text), str) for text in texts):
@@ -141,7 +141,7 @@ def _of_hugging_face(place: str) -> Any:
 
 
 def _snapshot(name: str) -> str | None:
-    """The directory of a data set that was fetched from the hub as files; None where there is none."""
+    """The directory of a data set that was fetched from the hub as files, if any."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -1,9 +1,8 @@
 """Write files whole or not at all, by temporary ones that are removed even after a killed process.
 
-Each lies beside what it will become, under a lock that ends with the process that made it, however that ends: the next
-writer into the folder removes abandoned ones. On some network file systems no other machine sees a lock: names begin
-with digits of their machine, and files of another one are removed only if nobody has changed them for a day. Private
-folders are known to be abandoned in the same way.
+Each lies beside its target, under a lock that ends with its process, however that ends: the next writer into the folder
+removes abandoned ones. On some network file systems no other machine sees a lock: names begin with digits of their
+machine, and files of other machines are removed only a day after their last change. Private folders use the same locks.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:  # every command begins with this module, and few write tables
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Give a temporary path beside ``path`` that becomes ``path`` when the block succeeds.
 
-    Even if the process is killed, ``path`` holds the old content or the new, never a part of it.
+    Even if the process is killed, ``path`` holds the old content or the new, never a partial one.
 
     Raises:
         WriteError: the disk is full, or the place cannot be written.
@@ -78,7 +77,7 @@ def flush(path: Path) -> None:
 
 @contextlib.contextmanager
 def reported_writing(path: Path) -> Iterator[None]:
-    """Turn what libraries raise where no space is left, or a file at ``path`` or beside it is refused, into a WriteError."""
+    """Turn libraries' errors about a full disk, or about a file at ``path`` or beside it, into a WriteError."""
     try:
         yield
     except Exception as error:
@@ -97,7 +96,7 @@ _FULL = r"No space left on device|Disk quota exceeded|database or disk is full"
 
 
 def no_room(error: BaseException) -> tuple[str, str] | None:
-    """Problem and remedy where an error, or what it came from, says that there is no room for a file; else None."""
+    """Problem and remedy if an error or one of its causes says that there is no room for a file; else None."""
     known: set[int] = set()  # an error can be its own cause, through others too
     cause: BaseException | None = error
     while cause is not None and id(cause) not in known:
@@ -150,32 +149,32 @@ def is_text(*values: str | None) -> bool:
     return True
 
 
-# Fits into the patterns by which index directories and shards know what is theirs.
+# Fits into the patterns by which index directories and shards recognize their files.
 NAME = re.compile(r"\..*\.[0-9a-f]{32}\.erag(\.\w+)?")
 # Characters of the final name that a temporary name keeps: all of a long one would exceed 255 bytes.
 _KEPT = 20
-# Seconds: longer than a writer pauses, and than the clocks of machines and of a file server differ.
+# Seconds: longer than pauses of a writer, and than the clocks of machines and a file server differ.
 _OLD = 24 * 3600.0
 
 
 def temporary_file(target: Path) -> AbstractContextManager[Path]:
-    """Give the path of an empty file beside ``target``; it is removed where the block leaves it there.
+    """Give the path of an empty file beside ``target``; it is removed if the block leaves it there.
 
-    The suffix stays last, since writers choose the format by it. The folder is made.
+    The suffix stays last, since writers choose the format by it. Creates the folder.
     """
     return _held(target, target.suffix, partial(Path.touch, exist_ok=False))
 
 
 def temporary_directory(target: Path) -> AbstractContextManager[Path]:
-    """Give an empty folder beside ``target``; it is removed where the block leaves it there."""
+    """Give an empty folder beside ``target``; it is removed if the block leaves it there."""
     return _held(target, "", Path.mkdir)
 
 
 def abandoned(directory: Path, *, of: Path | None = None) -> Iterator[Path]:
     """The temporary files and folders in a folder whose processes are gone, each locked for its turn.
 
-    ``of`` leaves only those that were to become this file or folder, or one of a name that begins alike. Those of
-    other machines, and of engines that named no machine, are left out for a day after their last change.
+    ``of`` restricts to temporary names of this file or folder, or of names with the same beginning. Files of other
+    machines, and of engines that named no machine, are left out for a day after their last change.
     """
     begin = "." if of is None else _begin(of)
     if directory.is_dir():
@@ -188,9 +187,9 @@ def abandoned(directory: Path, *, of: Path | None = None) -> Iterator[Path]:
 
 
 def left_behind(paths: Iterable[Path]) -> Iterator[Path]:
-    """Those of some files and folders that no process holds, each locked for its turn.
+    """Files and folders that no process holds, each locked for its turn.
 
-    What cannot be locked, as on some network file systems, is taken for used.
+    Files that cannot be locked, as on some network file systems, count as used.
     """
     for path in paths:
         try:
@@ -206,7 +205,7 @@ def left_behind(paths: Iterable[Path]) -> Iterator[Path]:
 
 @functools.cache
 def _machine() -> str:
-    """Digits of this machine since it started: host names are given twice."""
+    """Digits of this machine since it started: host names are not unique."""
     started = Path("/proc/sys/kernel/random/boot_id")  # Linux's
     since = started.read_text(encoding="ascii") if started.exists() else uuid.getnode()
     return hashlib.sha256(f"{socket.gethostname()} {since}".encode()).hexdigest()[:12]
@@ -225,7 +224,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-# Once a process: a folder may have many files, of which each would be looked at for each new one.
+# Once a process: a folder may have many files, and each new one would check them all.
 @functools.cache
 def _remove_abandoned_once(directory: Path) -> None:
     with contextlib.suppress(OSError):
@@ -254,10 +253,10 @@ def _begin(target: Path) -> str:
 
 
 def hold(path: Path) -> int | None:
-    """Hold a file or folder that was just made, until the number that is returned is closed.
+    """Lock a new file or folder until the returned descriptor is closed.
 
-    Where the file system does not lock, it counts as held. None where another process has taken it for
-    abandoned before it was locked: make another.
+    It counts as locked if the file system has no locks. None if another process took it for abandoned before the lock:
+    make another.
     """
     try:
         number = os.open(path, os.O_RDONLY)
@@ -272,10 +271,10 @@ def hold(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def held_folder(folder: Path) -> Iterator[bool]:
-    """Hold a folder as long as the block runs, so that no other process that asks for it writes there, too.
+    """Lock a folder as long as the block runs, so that no other process of the engine writes there.
 
-    It is made where it is not there, and removed again where nothing was written. Gives False where another
-    process holds it; where the file system does not lock, everybody gets it.
+    Creates it if missing, and removes it again if it stays empty. Gives False if another process holds it; always True
+    if the file system has no locks.
     """
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -285,7 +284,7 @@ def held_folder(folder: Path) -> Iterator[bool]:
     finally:
         os.close(number)
         if made:
-            with contextlib.suppress(OSError):  # it holds results, or somebody else's
+            with contextlib.suppress(OSError):  # it holds results, or files of others
                 folder.rmdir()
 
 
@@ -313,18 +312,18 @@ class PrivateFolder:
     lock: int
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it; it may be gone already."""
+        """Remove the folder with its contents; it may be gone already."""
         shutil.rmtree(self.path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self.lock)
 
 
 def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> PrivateFolder:
-    """A new private folder, after those with this prefix are removed that killed processes left.
+    """A new private folder; abandoned ones with this prefix are removed first.
 
     Args:
-        longest: the most bytes that its path may have (sockets within have short paths).
-        parent: where it is made; by default, or if its path is too long, the system's temporary folder, else ``/tmp``.
+        longest: maximum length of its path in bytes (sockets within have short paths).
+        parent: its parent folder; by default, or if the path is too long, the system's temporary folder, else ``/tmp``.
 
     Raises:
         InputError: there is no folder whose path is short enough, or it cannot be written.

@@ -33,8 +33,8 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 class Folder:
     """A folder by its path or address (as ``locations.locate`` gives it), whether or not it exists yet.
 
-    What reads raises an InputError where the folder or the file cannot be read, what writes or deletes a
-    WriteError where the disk is full or the place cannot be written.
+    Reading methods raise an InputError if the folder or the file cannot be read; writing and deleting ones a WriteError
+    if the disk is full or the place cannot be written.
     """
 
     at: Location
@@ -58,7 +58,7 @@ class Folder:
         return sorted(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of each file directly inside, by name; hidden ones are left out."""
+        """Sizes in bytes of the files directly inside, by name, without hidden ones."""
         return {name: size for name, size in entries(self.at, "file") if not name.startswith(".")}
 
     def folders(self) -> list[str]:
@@ -76,9 +76,9 @@ class Folder:
             return bytes(system.cat_file(f"{inside}/{name}"))
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
-        """Each name with the content of its file, in order; None where there is no such file.
+        """Names with the content of their files, in order; None if there is no such file.
 
-        From an address, some are fetched at once.
+        Several are fetched at once if the folder is at an address.
         """
         each = list(names)
         if isinstance(self.at, Path):
@@ -109,7 +109,7 @@ class Folder:
             system.get_file(f"{inside}/{name}", str(file))
 
     def settle(self) -> None:
-        """Have the names of what was written reach the disk, before what it replaces is deleted."""
+        """Flush names of new files to the disk, before the replaced ones are deleted."""
         # At an address nothing is left to do.
         if isinstance(self.at, Path):
             number = os.open(self.at, os.O_RDONLY)
@@ -123,7 +123,7 @@ class Folder:
                 os.close(number)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files; missing ones are ignored. Those after one that cannot be deleted are left."""
+        """Delete files; missing ones are ignored. The first failure leaves all later ones."""
         for name in names:
             with self._writing(name) as (system, inside), contextlib.suppress(FileNotFoundError):
                 system.rm_file(f"{inside}/{name}")
@@ -164,7 +164,7 @@ class Folder:
 
     @contextlib.contextmanager
     def _writing(self, name: str) -> Iterator[tuple[Any, str]]:
-        """Turn what the system says of a path, or whatever a driver raises, into a WriteError."""
+        """Turn the system's errors about a path, or any error of a driver, into a WriteError."""
         try:
             yield file_system(self.at)
         except (InputError, WriteError):
@@ -189,7 +189,7 @@ def folder_at(place: Location) -> Folder:
 
 @contextlib.contextmanager
 def folder_in_memory() -> Iterator[Folder]:
-    """A folder in the memory of this process, of a name of its own; it is gone at the end, whatever ends it."""
+    """A folder in the memory of this process, with a unique name; it is deleted at the end, whatever ends it."""
     folder = folder_at(f"memory://erag-{uuid.uuid4().hex}")
     try:
         yield folder
@@ -202,7 +202,7 @@ def folder_in_memory() -> Iterator[Folder]:
 def require_folder(place: Location) -> None:
     """Check that files can be written into a folder, before any costly work.
 
-    At an address, a small file is written and deleted, which is the only way to know.
+    At an address, a small file is written and deleted: there is no other test.
 
     Raises:
         InputError: something else is in its place or above it, it cannot be read or written, or its name is not UTF-8.

@@ -1,7 +1,7 @@
-"""Find ids and texts among tens of millions: those given twice, at 8 bytes per id, and the places of some.
+"""Find ids and texts among tens of millions: duplicates, at 8 bytes per id, and places.
 
-A join or a cast to ``polars.Enum`` hashes the texts that are looked through at every call, which takes ten times
-as long where there are ten times as many of them as are asked for.
+A join or a cast to ``polars.Enum`` hashes the whole haystack at every call, ten times as long if it is ten times as
+large as the query.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def hash_ids(ids: pl.Series) -> pl.Series:
     return ids.hash(_SEED)
 
 
-# Hashes of which two are equal are made anew with the next seed: of a million, once in 37 million times.
+# On a collision the next seed is tried: for a million texts, once in 37 million times.
 _SEEDS = range(100)
 
 
@@ -65,13 +65,13 @@ class Places:
         self._seed, self._order = seed, order
         # One more, so that the place behind the last is one too.
         self._hashes = np.append(ordered, np.uint64(0))
-        # Where hashes begin that have some first bits: on average every second of these has one.
+        # Starts of hashes by their first bits: on average every second prefix has one.
         self._shift = np.uint64(64 - 1 - max(1, len(texts)).bit_length())
         firsts = np.arange(1 << int(64 - self._shift), dtype=np.uint64)
         self._starts = np.searchsorted(ordered >> self._shift, firsts)
 
     def of(self, texts: pl.Series) -> pl.Series:
-        """The places of some texts, in their order; null for those that are not among them."""
+        """The places of some texts, in their order; null for unknown texts."""
         count = len(self._order)
         if not count:
             return pl.Series([None] * len(texts), dtype=pl.Int64)

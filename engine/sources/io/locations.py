@@ -1,7 +1,7 @@
 """Locations of files: local paths and pipes, and addresses that fsspec opens (``s3://…``, ``gs://…``).
 
-universal_pathlib would replace some 30 of these lines: the sizes of 50 files take it 51 requests, where one
-listing has them, and files that are written whole, errors and masked credentials stay with us (0.3.10).
+universal_pathlib would replace some 30 lines: it takes 51 requests for the sizes of 50 files, which one listing has,
+and atomic writes, errors and masked credentials stay with us (0.3.10).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engine.messages.errors import MASK, InputError, masked
 from engine.messages.wording import quoted
 from engine.sources.io.files import atomic_path, write_bytes
 
-# Most bytes that are kept of one pipe, in the folder of temporary files.
+# Maximum bytes of a pipe that are buffered in the folder of temporary files.
 LARGEST_PIPE = 4 << 30
 _BLOCK = 1 << 20
 
@@ -33,8 +33,8 @@ _BLOCK = 1 << 20
 def open_local(path: Path) -> IO[bytes]:
     """Open a file or pipe (``<(…)``, ``/dev/stdin``, a FIFO) for reading, from its beginning each time.
 
-    A pipe gives its content once. All of it is kept in a temporary file when it is first opened, and every
-    reader of this process reads that until ``forget_pipes``.
+    A pipe yields its content once. The first opening copies it to a temporary file, which every reader of this process
+    reads until ``forget_pipes``.
 
     Raises:
         InputError: a device, or a pipe of more than ``LARGEST_PIPE`` bytes.
@@ -52,15 +52,15 @@ def open_local(path: Path) -> IO[bytes]:
 
 
 def forget_pipes() -> None:
-    """Close all pipes and remove what was kept of them."""
+    """Close all pipes and remove their temporary files."""
     with _LOCK:
         while _PIPES:
             for stream in _PIPES.popitem()[1]:
                 stream.close()
 
 
-# What is kept of a pipe, and the pipe, by device and number of its file, which are those of the pipe under
-# whatever name it is given. It stays open: its number would be given to another.
+# The copy of a pipe, and the pipe, by device and inode of the pipe, which are equal under all its names. The pipe stays
+# open: another file would get its inode.
 _PIPES: dict[tuple[int, int], tuple[IO[bytes], IO[bytes]]] = {}
 _LOCK = threading.Lock()
 
@@ -88,14 +88,14 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/")
 _BUFFER = 1 << 20
 # Suffixes of files that are decompressed.
 PACKED = (".gz", ".bz2")
-# What the names of data sets begin with.
+# Prefixes of names of data sets.
 IRDS, HF = "irds:", "hf:"
-# What reading a damaged file can raise, whichever module decompresses it.
+# Errors of reading a damaged file, whichever module decompresses it.
 DAMAGE = (EOFError, OSError, zlib.error)
 
 
 def is_data_set(place: str | Path) -> bool:
-    """Whether a location names a data set, not a file (``./irds:…``) nor the address of one (``hf://…``)."""
+    """Whether a location names a data set, not a file (``./irds:…``) nor its address (``hf://…``)."""
     scheme, colon, name = str(place).partition(":")
     return f"{scheme}{colon}" in (IRDS, HF) and not name.startswith("/")
 
@@ -121,7 +121,7 @@ def shown(place: Location) -> str:
 
 
 def inside_of(folder: Location, name: str) -> Location:
-    """The path or address of what has this name in a folder."""
+    """The path or address of a name in a folder."""
     return folder / name if isinstance(folder, Path) else f"{folder.rstrip('/')}/{name}"
 
 
@@ -149,7 +149,7 @@ def require_file(path: Location, what: str) -> Location:
     """``path``, located, if it is a file.
 
     Raises:
-        InputError: there is no such file; ``what`` describes what is expected.
+        InputError: there is no such file; ``what`` describes the expected file.
     """
     path = locate(path)
     if is_data_set(path):
@@ -179,14 +179,15 @@ def list_files(directory: Location) -> list[Location]:
 
 
 def entries(directory: Location, kind: str) -> list[tuple[str, int]]:
-    """Name and bytes of each "file", or each "directory", directly under a directory; none if there is no such.
+    """Names and sizes in bytes of every "file", or every "directory", directly under a directory; empty if it does not
+    exist.
 
     Raises:
         InputError: the directory cannot be read.
     """
     system, inside = file_system(directory)
     with reported(directory):
-        # What other machines wrote since is asked for.
+        # Cached listings lack later files of other machines.
         system.invalidate_cache()
         try:
             found = list(system.ls(inside, detail=True))
@@ -199,7 +200,7 @@ def entries(directory: Location, kind: str) -> list[tuple[str, int]]:
 def open_binary(path: Location, *, in_parts: bool = False) -> IO[bytes]:
     """Open a file for reading, as it is stored.
 
-    Of an address, no more is fetched than is read ``in_parts``. Drivers fetch ahead otherwise, s3fs 50 MiB at a time.
+    With ``in_parts``, drivers do not fetch ahead from an address; s3fs would, 50 MiB at a time.
 
     Raises:
         InputError: an address that cannot be opened, or whose driver is not installed.
@@ -228,7 +229,7 @@ def open_decompressed(path: Location) -> IO[bytes]:
 
 
 class _Here:
-    """The files of this machine, with what is used of fsspec's drivers: they write whole files, or nothing."""
+    """The files of this machine, with the interface of fsspec's drivers: writes are atomic."""
 
     def invalidate_cache(self) -> None:
         """Nothing is remembered."""
@@ -242,7 +243,7 @@ class _Here:
     def ls(self, path: str, detail: bool) -> Iterator[dict[str, Any]]:
         with os.scandir(path) as found:
             for entry in found:
-                # One that another process deletes meanwhile is not there.
+                # Another process may delete it meanwhile.
                 with contextlib.suppress(FileNotFoundError):
                     kind = "file" if entry.is_file() else "directory" if entry.is_dir() else ""
                     yield {"name": entry.path, "type": kind, "size": entry.stat().st_size}
@@ -268,7 +269,7 @@ class _Here:
 
 
 def file_system(place: Location) -> tuple[Any, str]:
-    """The driver of a path or an address, and what the driver calls the place.
+    """The driver of a path or an address, and the driver's name for the place.
 
     Raises:
         InputError: the driver is not installed, or the address cannot be opened.
@@ -289,7 +290,7 @@ def file_system(place: Location) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def reported(place: Location, *, unless: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn what the system says of a path, or whatever a driver raises, into an InputError; not ``unless``."""
+    """Turn the system's errors about a path, or any error of a driver, into an InputError, except ``unless``."""
     remedy = "check the path"
     try:
         if isinstance(place, Path) and "\0" in str(place):
@@ -311,7 +312,7 @@ def reported(place: Location, *, unless: tuple[type[Exception], ...] = ()) -> It
 
 
 def reason(address: str, error: Exception) -> str:
-    """What a driver says of an address, without the user and password that the address may hold.
+    """A driver's message about an address, without the address' user and password.
 
     Some drivers quote these as a part of a name, without the scheme by which masking knows an address.
     """

@@ -1,4 +1,4 @@
-"""Results at their place: compared with what is read before anything is, and replaced as a whole, or all files together."""
+"""Results at their place: compared with the inputs before any is read, and replaced as a whole, or all files together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.sources.io.locations import Location, is_directory, list_files, loca
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a command will write: files that it writes or removes, and folders of which it may change any part."""
+    """A command's outputs: files that it writes or removes, and folders in which it may change any part."""
 
     files: Sequence[Location] = ()
     folders: Sequence[Location] = ()
@@ -25,10 +25,10 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a command is given to read, by the name of the setting; None for what was not given.
+    """A command's inputs, by the name of the setting; None if not set.
 
-    ``files`` are files, and folders of which some files are read; ``folders`` are read as a whole (a model, an
-    index): nothing may be written into them.
+    ``files`` are files, and folders with some files to read; ``folders`` are read as a whole (a model, an index): no
+    output may lie in them.
     """
 
     files: Mapping[str, Location | Iterable[Location] | None]
@@ -36,15 +36,14 @@ class Inputs:
 
 
 def refuse_overlap(inputs: Inputs, outputs: Outputs, *, option: str = "out") -> None:
-    """Refuse a command that would write over, or clear away, what it is given to read.
+    """Refuse a command that would overwrite, or remove, one of its inputs.
 
-    Links are followed on both sides, and a file that is known by two names is the same file. Addresses
-    are compared as they are written, without users and passwords; a link in an object store, a bucket
-    that is mounted at a path, or one server under two names is not seen through.
+    Links are followed on both sides, and two names of a file are the same file. Addresses are compared as they are
+    written, without users and passwords; a link in an object store, a bucket that is mounted at a path, or one server
+    under two names is not seen through.
 
     Raises:
-        InputError: naming the input and what would be written there, to be changed by ``option``; or an
-            address that is given cannot be read.
+        InputError: names the input and the output there, which ``option`` changes; or an address cannot be read.
     """
     files, folders = (
         [(masked(str(place)), _names(place)) for place in map(locate, places)]
@@ -80,12 +79,12 @@ def lies_in(place: Location, folder: Location) -> bool:
 
 @contextlib.contextmanager
 def sole_writer(folder: Location) -> Iterator[None]:
-    """Be the only command that writes results into a folder, as long as the block runs.
+    """Lock a folder of results against other commands, as long as the block runs.
 
-    At an address nothing can be held: there, whoever ends last has the results.
+    There are no locks at an address: the last command to end has the results there.
 
     Raises:
-        InputError: another process writes there; or the folder cannot be made.
+        InputError: another process writes there; or the folder cannot be created.
     """
     place = locate(folder)
     if not isinstance(place, Path):
@@ -109,7 +108,7 @@ def _each(
         values = [value] if isinstance(value, str | Path) else list(value or ())
         for one in values:
             place = locate(one)
-            # What does not exist, or cannot, is refused by whoever reads it.
+            # The reader of the input refuses missing or impossible paths.
             if not isinstance(place, Path) or os.path.lexists(place):
                 yield field, place
 
@@ -143,7 +142,7 @@ def _names(place: Location) -> set[str]:
 
 
 def _are_in(names: set[str], folder: set[str]) -> bool:
-    """Whether a place of these names is the folder of those, or lies anywhere in it."""
+    """Whether a place with ``names`` is the folder with the names ``folder``, or lies in it."""
     return any(name == root or name.startswith(f"{root}/") for name in names for root in folder)
 
 
@@ -162,7 +161,7 @@ def delivered(place: Location) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def private_directory() -> Iterator[Path]:
-    """Give an empty folder that nobody else on the machine can read; removed after the block."""
+    """Give an empty folder that no other user of the machine can read; removed after the block."""
     with temporary_directory(Path(tempfile.gettempdir(), "results")) as directory:
         directory.chmod(0o700)
         yield directory
@@ -172,7 +171,7 @@ def private_directory() -> Iterator[Path]:
 def replaced_together(
     place: Location, old: Callable[[], Iterable[str]] = tuple, *, last: str = ""
 ) -> Iterator[Path]:
-    """Give an empty folder whose files become those of ``place`` when the block succeeds.
+    """Give an empty folder whose files replace the files in ``place`` when the block succeeds.
 
     Everything is written first. At a path the old files are then moved away and the new ones in, by a few renames. An
     error or an interruption at any moment leaves the old files or the new; a killed process, or a machine that stops,
@@ -182,10 +181,10 @@ def replaced_together(
     that no new one replaces, and the new files are uploaded, ``last`` at the end: it is missing until all are there.
 
     Args:
-        place: a folder, made if it does not exist; its other files stay as they are.
+        place: a folder, created if missing; its other files stay as they are.
         old: gives the names, in ``place``, of the files of an earlier result, which go; called when
             everything is written.
-        last: the file that is the first to go and the last to come: where it is, all are.
+        last: the file that is deleted first and written last: if it exists, all do.
 
     Raises:
         WriteError: the disk is full, or the place cannot be written.
@@ -253,7 +252,7 @@ def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
 
 def _move_back(moved: Path, original: Path) -> None:
     original.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(OSError):  # a folder of parts, which were moved back out of it
+    with contextlib.suppress(OSError):  # a folder of parts, which were moved back out
         original.rmdir()
     with contextlib.suppress(FileNotFoundError):  # it had not been moved yet
         os.replace(moved, original)

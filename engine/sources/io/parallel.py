@@ -21,12 +21,12 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
-# Threads at most: each holds what it works on, and Polars has threads of its own.
+# Maximum of threads: each holds its item, and Polars has threads of its own.
 _MOST = 4
 
 
 def ahead(items: Iterable[Item]) -> Generator[Item]:
-    """Yield items, the next of which is made in a thread while the caller works on one."""
+    """Yield items; a thread makes the next while the caller works on the current."""
     source = iter(items)
     with ThreadPoolExecutor(1) as thread:
         # The next item alone, or nothing at the end: in a thread, ``StopIteration`` would be an error.
@@ -39,12 +39,12 @@ def ahead(items: Iterable[Item]) -> Generator[Item]:
 def mapped(
     function: Callable[[Item], Made], items: Iterable[Item], *, to_the_end: bool = False
 ) -> Generator[Made]:
-    """Yield what a function makes of each item, some items at a time.
+    """Yield the function's result for every item, computing several at a time.
 
-    As many are under way as there are threads, up to four, and one more; ``to_the_end`` has one thread, which
-    works on every item that was taken, whatever ends the caller's loop. What ``items`` or ``function`` raises
-    is raised in its place in the order, as if all were done one after another; items behind it may have been
-    begun. One item alone is worked on in the thread of the caller.
+    As many items are in progress as threads, up to four, plus one; ``to_the_end`` has a single thread, which finishes
+    every item that it took, whatever ends the caller's loop. Errors of ``items`` or ``function`` are raised in their
+    place in the order, as if all ran one after another; later items may have started. A sole item runs in the caller's
+    thread.
     """
     if isinstance(items, Sized) and len(items) == 1:
         yield from map(function, items)
@@ -58,7 +58,7 @@ def mapped(
             while True:
                 try:
                     found = list(islice(source, 1))
-                except Exception as error:  # after what was made before it
+                except Exception as error:  # after earlier results
                     fault, found = error, []
                 if not found:
                     break
@@ -90,7 +90,7 @@ def map_ordered(
     At most three items per worker are in progress. The first seconds of work, or all with one worker, are done here.
 
     Args:
-        function: a module-level function, or a partial of one: it is sent to other processes, as items are.
+        function: a module-level function, or its partial: it is sent to other processes, as items are.
         patience: seconds of work before processes are started.
 
     Raises:

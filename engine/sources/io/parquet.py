@@ -1,8 +1,8 @@
 """Read Parquet files that may be damaged or hostile.
 
-Arrow's reader does the work, since it refuses what is broken: Polars' own reader panics at, or aborts the
-process over, single flipped bits. What Arrow has decoded is validated as a whole before Polars takes it
-over, which trusts that texts are UTF-8 and that offsets are in bounds.
+Arrow's reader does the work, since it refuses broken files: Polars' own reader panics or aborts the process on single
+flipped bits. Arrow's tables are validated in full before they become Polars', which trusts that texts are UTF-8 and
+that offsets are in bounds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # else imported where they are used, so that help is quick
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-# What Arrow beside its own exceptions, and Polars with what Arrow gave it, raise on a damaged file. A panic of Polars is no
-# Exception; names of columns that are not UTF-8 are decoded by Python.
+# Errors, beside Arrow's own, that Arrow, and Polars on Arrow's tables, raise on a damaged file. A panic of Polars is no
+# Exception; Python decodes names of columns that are not UTF-8.
 _DAMAGE = (
     pl.exceptions.PolarsError,
     pl.exceptions.PanicException,
@@ -35,12 +35,12 @@ _DAMAGE = (
 
 
 class ParquetTable:
-    """An open Parquet file; an InputError says that a part of it is damaged.
+    """An open Parquet file; its methods raise InputError if a part is damaged.
 
     Attributes:
         names: its columns, in their order.
-        plain_names: those that hold neither lists nor records.
-        rows: how many it says that it has.
+        plain_names: columns that hold neither lists nor records.
+        rows: number of rows in its metadata.
     """
 
     def __init__(self, path: Location, file: pq.ParquetFile) -> None:
@@ -59,7 +59,7 @@ class ParquetTable:
             raise InputError(problem, "keep one of them", "table.duplicate", path=path)
 
     def batches(self, rows: int, columns: Collection[str]) -> Iterator[pl.DataFrame]:
-        """Yield those of ``columns`` that the file has, in batches of at most ``rows`` rows."""
+        """Yield the present ones among ``columns``, in batches of at most ``rows`` rows."""
         import pyarrow as pa
 
         wanted = self._wanted(columns)
@@ -69,14 +69,14 @@ class ParquetTable:
             with _refusing_damage(self._path):
                 batch = next(batches, None)
                 frame = None if batch is None else _frame(pa.Table.from_batches([batch]))
-            # Arrow keeps what it no longer needs: of files that are read whole, up to 100 MB.
+            # Arrow keeps freed memory: up to 100 MB for files that are read whole.
             pa.default_memory_pool().release_unused()
             if frame is None:
                 return
             yield frame
 
     def read(self, columns: Collection[str] | None = None) -> pl.DataFrame:
-        """All rows of those of ``columns`` that the file has; by default of all."""
+        """All rows of the present ones among ``columns``; by default of all columns."""
         with _refusing_damage(self._path):
             return _frame(self._file.read(columns=columns and self._wanted(columns)))
 
@@ -88,11 +88,11 @@ class ParquetTable:
 def open_parquet(
     path: Location, *, in_parts: bool = False, content: bytes | None = None
 ) -> Iterator[ParquetTable]:
-    """Open a Parquet file, whoever wrote it, for reading in batches, in constant memory.
+    """Open an untrusted Parquet file for reading in batches, in constant memory.
 
     Args:
-        in_parts: whether a part of it will be read, so that no more of an address should be fetched.
-        content: its bytes, where they are here.
+        in_parts: whether only a part will be read, so that no more should be fetched from an address.
+        content: its bytes, if they are in memory.
 
     Raises:
         InputError: the file is not Parquet, or is damaged.
@@ -118,7 +118,7 @@ def open_parquet(
 def read_parquet(
     path: Location, columns: Collection[str] | None = None, *, content: bytes | None = None
 ) -> pl.DataFrame:
-    """Read the columns of a Parquet file that it has of these, by default all, as ``open_parquet`` opens it."""
+    """Read the present ones among ``columns`` from a Parquet file, by default all, as ``open_parquet`` opens it."""
     with open_parquet(path, in_parts=columns is not None, content=content) as table:
         return table.read(columns)
 

@@ -1,8 +1,9 @@
 """Read text files, decompressed by name: lines, JSON (values, one a line, arrays), CSV and TSV as records, settings in YAML.
 
-Bad records are refused, or tolerated and counted up to a limit. Everywhere, ``what`` is the expected content, for errors.
-Settings are keys with texts or lists of texts, each as it is written. YAML 1.1 takes ``010`` for 8, ``1:30`` for 90 and
-``no`` for false, YAML 1.2 ``1e3`` for a number. A value that some YAML would change is refused, so that nobody has to know which.
+Bad records are refused, or tolerated and counted up to a limit. Everywhere, ``what`` is the expected content, for
+errors. Settings are keys with texts or lists of texts, each as it is written. YAML 1.1 takes ``010`` for 8, ``1:30``
+for 90 and ``no`` for false, YAML 1.2 ``1e3`` for a number. A value that some YAML would change is refused, so that no
+user has to know which.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class SkipBad:
             self.first.append(error)
 
     def kept(self, parse: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-        """Yield what a function makes of each item; those that it refuses are tolerated."""
+        """Yield parsed items; refused ones are tolerated."""
         for item in items:
             try:
                 made = parse(item)
@@ -86,7 +87,7 @@ LONGEST_LINE = 64 << 20
 _START = 1 << 16
 _OBJECTS = "one JSON object per line"
 BOM = b"\xef\xbb\xbf"
-# What a web page (as servers send where a file is gone), an archive and a document begin with.
+# First bytes of a web page (as servers send in place of a missing file), an archive and a document.
 _OTHERS = (b"<!doctype html", b"<html", b"pk\x03\x04", b"%pdf-")
 
 
@@ -129,7 +130,7 @@ def _refuse_others(path: Location, start: bytes, what: str) -> None:
 
 
 def read_document(path: Location, what: str, most: int = -1) -> bytes:
-    """The whole of a file that is not divided into lines, or as many bytes of it.
+    """The whole of a file without lines, or its first ``most`` bytes.
 
     Raises:
         InputError: no such file, or a broken ``.gz`` or ``.bz2``.
@@ -215,7 +216,7 @@ def parse_json_object(path: Location, number: int, line: str) -> dict[str, Any]:
 
 
 def read_json_document(path: Location, what: str) -> Any:
-    """The value that a file, as a whole, is in JSON: an InputError where it is broken, or has a key twice."""
+    """The value of a whole file in JSON: an InputError if it is broken, or has a key twice."""
     content = read_document(path, what)
     try:
         return parse_json(content)
@@ -226,7 +227,7 @@ def read_json_document(path: Location, what: str) -> Any:
 def broken_json(
     path: Location, what: str, error: ValueError, line: int | None = None
 ) -> InputError:
-    """The error for what ``parse_json`` refuses; ``line`` is the one that it was given, where it is one."""
+    """The error for text that ``parse_json`` refuses; ``line``: its number, if the text is a line."""
     if isinstance(error, DuplicateKeyError):
         return InputError(str(error), "keep one of them", "json.broken", path=path, line=line)
     problem = f"broken JSON ({getattr(error, 'msg', None) or str(error)[:60]})"
@@ -239,7 +240,7 @@ class DuplicateKeyError(ValueError):
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value that a JSON text stands for; bytes are UTF-8, UTF-16 or UTF-32.
+    """The value of a JSON text; bytes are UTF-8, UTF-16 or UTF-32.
 
     Raises:
         DuplicateKeyError: an object has a key twice.
@@ -255,7 +256,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _items(text: str) -> Iterator[tuple[int, Any]]:
-    """Yield (line, value) of each item of a JSON array; a broken one raises as in ``parse_json``, when it has its turn."""
+    """Yield (line, value) for the items of a JSON array; a broken one raises as in ``parse_json``, in its turn."""
     line, counted = 1, 0
     place = _after_space(text, 0)
     if text[place : place + 1] != "[":
@@ -298,7 +299,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-# Made once: json.loads makes a decoder for every call that is given a hook.
+# A constant: json.loads creates a decoder in every call with a hook.
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
@@ -310,12 +311,12 @@ def read_json_records(
     An array is read as a whole text, of which one object at a time is parsed.
 
     Raises:
-        InputError: as ``read_json_lines``, also for items of an array that are no objects; broken JSON in
-            an array is never tolerated, since nobody knows where the next item begins.
+        InputError: as ``read_json_lines``, also for items of an array that are no objects; broken JSON in an array is
+            never tolerated, since the next item's start is unknown.
     """
     try:
         is_array = start_of(path, what)[:1] == b"["
-    except InputError:  # whoever reads its lines says in which the fault is
+    except InputError:  # the reader of lines names the line at fault
         is_array = False
     if not is_array:
         yield from read_json_lines(path, what, skip=skip)
@@ -351,8 +352,8 @@ def read_csv_records(
         skip: tolerates rows of another length, and lines that are not UTF-8.
 
     Raises:
-        InputError: a header without any of these columns, rows of another length, or quotes that are broken,
-            or that span lines of a TSV and what may be rows.
+        InputError: a header without any of the ``needed`` columns, rows of another length, or quotes that are broken,
+            or that span lines of a TSV which may be rows.
     """
     skip = skip or SkipBad()
     fault = partial(InputError, path=path)
@@ -378,7 +379,7 @@ def read_csv_records(
         if twice := next((name for name in names if name and names.count(name) > 1), None):
             problem = f"the column {quoted(twice)} is given twice"
             raise fault(problem, "keep one of them", "table.duplicate", line=line)
-        # A quoted field may span lines, so the lines of each row are noted.
+        # A quoted field may span lines, so every row's lines are noted.
         while True:
             numbers.clear()
             row = next(rows, None)
@@ -411,13 +412,13 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,15})?")
 def read_settings(
     text: str, path: Location, *, first_line: int = 1
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """The values of a YAML text by key, each a text, None for null, or a list of these; and the line of each key.
+    """The values of a YAML text by key, texts, None for null, or lists of both; and the keys' lines.
 
     An empty text has no settings. It begins in ``first_line`` of the file.
 
     Raises:
-        InputError: broken YAML, a key that is given twice or is not a text, a value that is neither a
-            scalar nor a list of scalars, or one without quotes that YAML takes for something else.
+        InputError: broken YAML, a duplicate key or one that is not a text, a value that is neither a scalar nor a list
+            of scalars, or an unquoted value that YAML takes for something else.
     """
 
     def fault(problem: str, at: int, remedy: str = _SETTINGS) -> InputError:

@@ -1,4 +1,4 @@
-"""Scatter tables larger than memory over files, by the part of each row."""
+"""Scatter tables larger than memory over files, by a part number per row."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from engine.tables import Schema, empty
 if TYPE_CHECKING:  # loaded where it is used, so that help is quick
     import pyarrow as pa
 
-# Bytes of rows that wait until more of their parts are there: what is written at a time costs as much as some
-# thousand rows, and of a batch each of 256 parts has but some hundred.
+# Bytes of rows that wait for more rows of their parts: a write costs as much as some thousand rows, and a batch has but
+# some hundred for each of 256 parts.
 _WAITING = 16 << 20
 
 
@@ -26,8 +26,8 @@ class Arranged(NamedTuple):
 
     Attributes:
         table: the rows, part after part, in their order.
-        parts: of each row; those of a part stand together.
-        starts: where each part begins.
+        parts: part per row; rows of a part are adjacent.
+        starts: start of each part.
     """
 
     table: pa.Table
@@ -36,10 +36,10 @@ class Arranged(NamedTuple):
 
 
 def arrange(rows: pl.DataFrame, parts: pl.Series, schema: Schema) -> Arranged | None:
-    """Rows by the part of each, 0 to 65,535, with the columns of a schema; None where there are none."""
+    """Rows sorted by part, 0 to 65,535, with the columns of a schema; None if there are none."""
     if rows.is_empty():
         return None
-    # Of numbers of 16 bits, numpy sorts digits, which takes a tenth of the time of comparing.
+    # numpy radix-sorts 16-bit numbers, in a tenth of the time of comparisons.
     order = np.argsort(parts.to_numpy().astype(np.uint16), kind="stable")
     numbers = parts.to_numpy()[order].astype(np.int64)
     ordered = rows.select(list(schema))[order]
@@ -51,11 +51,11 @@ def arrange(rows: pl.DataFrame, parts: pl.Series, schema: Schema) -> Arranged | 
 
 
 class Scatter:
-    """Files in a folder of one process, one per part that has rows; each batch of rows is appended.
+    """Files in a process' own folder, one per part that has rows; batches of rows are appended.
 
-    The folder must exist. Up to about 16 MiB of rows wait in memory until they are written, at the latest when
-    it is closed: a WriteError says that the disk is full. Files are neither flushed nor safe from a killed
-    process: they are an intermediate step, in a folder that is removed.
+    The folder must exist. Up to about 16 MiB of rows wait in memory, at the latest until it is closed: a WriteError
+    says that the disk is full. Files are neither flushed nor safe from a killed process: they are an intermediate step,
+    in a folder that is removed.
     """
 
     def __init__(self, folder: Path) -> None:

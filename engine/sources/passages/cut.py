@@ -62,9 +62,9 @@ def cut(text: str, cutting: Cutting) -> list[str]:
 def cut_words(text: str, words: int) -> list[str]:
     """Cut a text into pieces of ``words`` words; the last may be shorter (Karpukhin et al. 2020).
 
-    Words are separated by white space; the pieces together have exactly the text's words. Where more letters of
-    scripts without spaces between words stand in the text than words, or in a word than a piece may have words, each
-    of these letters is a word; a name in an English text is not cut.
+    Words are separated by white space; the pieces together have exactly the text's words. Letters of scripts without
+    spaces between words count as words if the text has more such letters than words, or a word has more than ``words``;
+    a name in an English text is not cut.
     """
     tokens = text.split()
     letters = count_letters(text)
@@ -110,7 +110,7 @@ def passages(
 def article_passages(
     article: Article, cutting: Cutting, article_id: ArticleId | None = None
 ) -> Iterator[Row]:
-    """Yield the passages of one article; a passage never crosses an article.
+    """Yield the passages of an article; a passage never crosses articles.
 
     ``doc_id`` is the page id and the passage's number from 0. ``article_id`` identifies an article in provenance: its
     title or its page id; by default the source decides, nearly always for the title.

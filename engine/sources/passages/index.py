@@ -1,4 +1,5 @@
-"""Passages looked up by their ids: in memory, or in an index of a corpus of any size, for workers that need some thousand.
+"""Passages looked up by their ids: in memory, or in an index of a corpus of any size, for workers that need some
+thousand passages.
 
 An index is an SQLite file: passages as rows in the order of the corpus, and a unique index of their ids. It is
 written once and then only read, by any number of processes; beside it lies a manifest, written last.
@@ -43,9 +44,9 @@ PRAGMA temp_store = FILE;
 CREATE TABLE passages ({ROW} INTEGER PRIMARY KEY, {", ".join(f"{c} TEXT NOT NULL" for c in tables.CORPUS)});
 CREATE TABLE empty ({ROW} INTEGER PRIMARY KEY);
 """
-# Ids that are looked up by one statement: SQLite takes some 30,000, and gets no faster beyond these.
+# Ids per statement: SQLite takes some 30,000, and gets no faster beyond ``_IDS``.
 _AT_ONCE = 1000
-# Passages that are read, and ids that are looked up, at a time.
+# Passages per read, and ids per lookup.
 _BATCH = 20_000
 # Ids that ``finder`` holds at most: with their rows some 60 MB.
 _HELD = 1_000_000
@@ -75,25 +76,25 @@ class PassageIndex:
     digest: str = ""
 
     def is_whole(self) -> bool:
-        """Whether the file is there, and as it was built; at an address that is known when it is fetched."""
+        """Whether the file exists unchanged; at an address the fetch checks that."""
         if not isinstance(self.folder.at, Path):
             return self.name in self.folder.names()
         path = self.folder.at / self.name
         return path.is_file() and self.digest in ("", digests.file_sha256(path))
 
     def find(self, ids: Iterable[str]) -> pl.DataFrame:
-        """The corpus table of those of some ids that there are, in the order of the corpus."""
+        """The corpus table of the passages with these ids, in the order of the corpus."""
         rows = [row[1:] for row in sorted(self._selected(f"{ROW}, {_COLUMNS}", ids))]
         # An earlier version may have written texts as the corpus has them, not composed.
         return with_composed(pl.DataFrame(rows, schema=tables.CORPUS, orient="row"))
 
     def rows_of(self, ids: pl.Series) -> pl.Series:
-        """The places in the corpus of some ids, from 0, in their order; null for those it lacks."""
+        """The places in the corpus of some ids, from 0, in their order; null for missing ids."""
         places = dict(self._selected(f"{DOC_ID}, {ROW}", ids))
         return pl.Series([places.get(doc_id) for doc_id in ids], dtype=pl.Int64)
 
     def finder(self) -> Callable[[pl.Series], pl.Series]:
-        """``rows_of`` for many calls: where the corpus has a million passages or fewer, it holds their ids."""
+        """``rows_of`` for many calls: it holds the ids of up to a million passages."""
         if self.passages > _HELD:
             return self.rows_of
         none = pl.DataFrame(schema={DOC_ID: pl.String})
@@ -132,11 +133,11 @@ def index_corpus(
 ) -> PassageIndex:
     """The index of a corpus, built unless ``folder`` has it.
 
-    Building reads the corpus once, in constant memory, and takes a file of about the size of its texts
-    plus 30 bytes and two ids a passage; at an address, a temporary file of that size here.
+    Building reads the corpus once, in constant memory, and takes a file of about the size of the texts plus 30 bytes
+    and two ids a passage; at an address, a temporary file of that size here.
 
     Args:
-        key: what the index is known by: another one for each corpus and each state of it.
+        key: the index' key: it differs for every corpus and every state of a corpus.
         on_passages: called with the passages read so far.
 
     Raises:
@@ -154,8 +155,8 @@ def index_corpus(
         try:
             fingerprint = _build(temporary, corpus, skip, on_passages)
         except (InputError, sqlite3.IntegrityError):
-            # Which is the first fault, of bad records and ids given twice, is for the reader to say: it
-            # compares ids as it goes, which takes 16 bytes each.
+            # The reader decides which fault comes first, bad records or duplicate ids: it compares ids as it goes, at
+            # 16 bytes each.
             _refuse_as_reading(corpus, skip_bad)
             raise
         flush(temporary)
@@ -178,11 +179,11 @@ def _known(folder: Folder, key: str) -> PassageIndex | None:
         index = PassageIndex(folder=folder, **manifest)
         return index if index.is_whole() else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None  # none yet, or one that is not ours to understand
+        return None  # none yet, or of an unknown version
 
 
 def _refuse_as_reading(corpus: Location, skip_bad: int) -> None:
-    """Read a corpus that has some fault, to have it named as for every other command."""
+    """Read a faulty corpus, so that the error is the same as in every other command."""
     for _ in scan_corpus(corpus, skip_bad=skip_bad, distinct=True):
         pass
 
@@ -244,7 +245,7 @@ def _fetched(index: PassageIndex) -> Path:
 
 
 def _kept_here(name: str) -> Path:
-    """Where a copy of an index lies on this machine: a folder that nobody else may enter."""
+    """The path of an index' copy on this machine, in a folder that no other user may enter."""
     folder = Path(tempfile.gettempdir()) / f"erag-passages-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
@@ -258,9 +259,9 @@ class Collected:
     """Listed passages in memory; ``read`` gives all of the corpus, in batches, and counts bad records.
 
     Attributes:
-        skipped: bad records that were left out when passages were found.
-        size: passages of the whole corpus, when some were found.
-        passages: the corpus table of those that were looked up.
+        skipped: bad records that lookups skipped.
+        size: number of passages of the whole corpus, after a lookup.
+        passages: the corpus table of the passages found so far.
     """
 
     def __init__(
@@ -273,21 +274,21 @@ class Collected:
 
     @classmethod
     def of_corpus(cls, corpus: Location, skip_bad: int) -> Collected:
-        """Passages of a corpus, which is read once, and again if some are known by their texts.
+        """Passages of a corpus, which is read once, and again if some have texts for ids.
 
         Raises:
-            InputError: as ``scan_corpus``, when passages are looked up.
+            InputError: as ``scan_corpus``, at lookups.
         """
         return cls(lambda skip: scan_corpus(corpus, skip_bad=skip, distinct=True), skip_bad)
 
     def look(self, batch: pl.DataFrame) -> None:
-        """Take note of what is expected and there, of passages that may be listed or not."""
+        """Take note of the expected ids that occur, listed or not."""
         self.size += batch.height
         for column, ids in self._absent.items():
             self._absent[column] = ids.filter(~ids.is_in(batch[column].implode()))
 
     def expect(self, expected: Mapping[str, pl.Series]) -> None:
-        """Say, before anything is looked up, which ids ``absent`` is asked for, by the column of the corpus."""
+        """Register the ids for ``absent``, by the column of the corpus, before any lookup."""
         self._absent = {column: ids.unique(maintain_order=True) for column, ids in expected.items()}
 
     def absent(self, column: str) -> pl.Series:
@@ -306,7 +307,7 @@ class Collected:
         return self.unknown(ids)
 
     def look_up_texts(self, texts: pl.Series) -> pl.DataFrame:
-        """Take note of the first passage with each of these distinct texts; returns their ``doc_id`` and ``text``."""
+        """Take note of the first passage with each distinct text; returns ``doc_id`` and ``text``."""
         found = first_with(self._read(SkipBad(self._limit)), texts)
         self._add(found)
         return found.select(DOC_ID, TEXT)
@@ -316,15 +317,15 @@ class Collected:
         self.passages = both.unique(DOC_ID, maintain_order=True)
 
     def unknown(self, ids: pl.Series) -> pl.Series:
-        """Those of some ids that are not those of passages noted."""
+        """The ids that no noted passage has."""
         return ids.filter(~ids.is_in(self.passages[DOC_ID].implode()))
 
     def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
-        """Yield what was noted, in the order of the corpus; what was noted by its text alone comes last."""
+        """Yield noted passages in the order of the corpus; passages noted by text alone come last."""
         yield self.passages.select(columns)
 
     def count_empty(self) -> int:
-        """How many of them have no text."""
+        """Number of noted passages without text."""
         return int((self.passages[TEXT].str.strip_chars() == "").sum())
 
 

@@ -42,7 +42,7 @@ _Row = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class _Batch:
-    """Passages of one file, and their lines (None where lines have no meaning)."""
+    """Passages of a file, and their lines (None if lines have no meaning)."""
 
     path: Location
     frame: pl.DataFrame
@@ -55,9 +55,9 @@ class _Batch:
 def with_composed(
     frame: pl.DataFrame, columns: Sequence[str] = (TITLE, TEXT, ARTICLE_ID)
 ) -> pl.DataFrame:
-    """The table with the texts of some columns composed (``characters.composed``), of those that it has."""
+    """The table with the texts in the present ones among ``columns`` composed (``characters.composed``)."""
     for name in set(columns) & set(frame.columns):
-        # Ten times as fast as Polars' own, and nothing is made where all are so.
+        # Ten times as fast as Polars' own, and copies nothing if all are composed.
         if not all(map(_IS_COMPOSED, texts := frame[name].to_list())):
             frame = frame.with_columns(pl.Series(name, map(composed, texts), dtype=pl.String))
     return frame
@@ -123,7 +123,7 @@ def select_wanted(
     wanted: Collection[str] | None,
     look: Callable[[pl.DataFrame], None] = lambda frame: None,
 ) -> pl.DataFrame:
-    """The passages wanted (all if that is None) out of all in batches, each of which ``look`` is called with."""
+    """The passages wanted (all if None), from batches of all; ``look`` receives every batch."""
     keep = None if wanted is None else pl.Series(list(wanted), dtype=pl.String)
     frames = [tables.empty(tables.CORPUS)]
     for frame in batches:
@@ -174,10 +174,10 @@ def _files(path: Location) -> list[Location]:
 
 
 def split_corpus(path: Location, rows: int) -> list[tuple[int, partial[Iterator[pl.DataFrame]]]]:
-    """The parts of a corpus in Parquet, which any process reads that sees its files; none in another layout, or of a pipe.
+    """The parts of a corpus in Parquet, for any process that sees its files; empty for other layouts, or a pipe.
 
-    A part begins with a file, or less than ``rows`` later. Each is its first row, a multiple of ``rows``, and what reads
-    it as ``scan_corpus`` does, in constant memory.
+    A part begins with a file, or less than ``rows`` later. Each is a pair: its first row, a multiple of ``rows``, and a
+    function that reads it as ``scan_corpus`` does, in constant memory.
     """
     path = locations.locate(path)
     files = [] if is_data_set(path) else _files(path)
@@ -232,7 +232,7 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
         known = [field for field in fields if field in frame.columns]
         kinds = [frame.schema[field] for field in known]
         if len(known) > 1 and all(k in (pl.String, pl.Null) or k.is_integer() for k in kinds):
-            # As ``text_in``: of each row the first that is not empty, else the first that is not missing.
+            # As ``text_in``: by row the first that is not empty, else the first that is not missing.
             texts = [pl.col(field).cast(pl.String) for field in known]
             filled = (pl.when(text != "").then(text) for text in texts)
             frame = frame.with_columns(pl.coalesce(*filled, *texts).alias(name))

@@ -89,14 +89,14 @@ def _duplicate(page_id: str, place: _Place, first_place: _Place) -> InputError:
 
 
 _SCHEMA = pa.schema([(name, pa.string()) for name in tables.CORPUS])
-# The passages and their order do not depend on how much is done at a time: bytes of the articles that are cut
-# together, passages of a row group, passages of each file of a directory, seconds before processes are started.
+# The passages and their order do not depend on these sizes: bytes of articles that are cut together, passages of a row
+# group, passages per file of a directory, seconds before processes are started.
 _CHUNK, _GROUP, _SHARD, _PATIENCE = CHUNK_BYTES, 50_000, 1_000_000, PATIENCE
 
 
 @dataclass(frozen=True)
 class Written:
-    """Counts of what was written: ``articles`` have passages, ``empty`` ones no text."""
+    """Counts of the output: ``articles`` have passages, ``empty`` ones no text."""
 
     passages: int
     articles: int
@@ -161,7 +161,7 @@ def write_passages(
 def _cut_chunk(
     chunk: Chunk, *, cutting: Cutting, article_id: ArticleId | None
 ) -> tuple[pa.Table, list[str], int, list[InputError]]:
-    """The passages of a chunk, the ids of its articles, how many of these have no text, and the errors of others."""
+    """The passages of a chunk, the ids of its articles, the number of articles without text, and the errors of others."""
     rows: list[Row] = []
     ids: list[str] = []
     errors: list[InputError] = []
