@@ -1,4 +1,4 @@
-"""What users' files call the parts of a query and of a passage: one table of names for every layout.
+"""Names of the parts of a query and a passage in users' files: one table for every layout.
 
 The first field of a record that is present, and neither null nor empty, counts. ``a.b`` is the field ``b`` of
 the object ``a``, or a field (a column of CSV) of that whole name.
@@ -20,10 +20,11 @@ text of a passage     ``text``, ``contents`` (Pyserini, FlashRAG), ``content`` (
                       (LangChain)
 ====================  =======================================================================================
 
-Answers are a text, a list of texts, or of objects with a ``text`` (SQuAD); or an object with the texts under
-``text`` (SQuAD's rows), ``value`` and ``aliases`` (TriviaQA), all of which count. A text that is a list, tuple, set, array
-or object of texts, as ``str`` of Python or a spreadsheet writes it (``"['a', 'b']"``), is that collection, wherever texts or
-lists are wanted (``written``). Any other text in the place of a list has its items between ``|`` (``listed``).
+Answers are a text, a list of texts, or of objects with a ``text`` (SQuAD); or an object with the texts under ``text``
+(SQuAD's rows), ``value`` and ``aliases`` (TriviaQA), all of which count. A text that is a list, tuple, set, array or
+object of texts, as ``str`` of Python or a spreadsheet writes it (``"['a', 'b']"``), is that collection, wherever a
+field holds texts or lists (``written``). Any other text in the place of a list has its items between ``|``
+(``listed``).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from engine.sources.io.records import parse_json
 
 QUERY_ID_FIELDS = ("query_id", "id", "_id", "qid", "question_id", "QuestionId", "guid", "query-id")
 QUERY_FIELDS = ("query", "question", "text", "user_input", "Question")
-# Beside one of these, the others are what a system answered.
+# Names of reference answers; other answer fields beside them hold a system's output.
 REFERENCE_FIELDS = (
     "golden_answers",
     "reference",
@@ -55,26 +56,27 @@ DOC_ID_FIELDS = ("doc_id", "id", "_id", "docid", "passage_id", "docno", "corpus-
 TITLE_FIELDS = ("title", "metadata.title", "meta.title")
 TEXT_FIELDS = ("text", "contents", "content", "page_content")
 
-# Of an object of answers: the fields that hold texts.
+# The fields with texts in an object of answers.
 _ANSWER_PARTS = ("text", "value", "aliases", "Value", "Aliases", "HumanAnswers")
 _EMPTY: tuple[Any, ...] = (None, "")
 
-# What Python and NumPy write a collection of: texts with escapes that they know, numbers and words; brackets, some with a name.
+# Texts of collections, as Python and NumPy write them: texts with known escapes, numbers and words; brackets, some with
+# a name.
 _ESCAPE = r"\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5})"
 _ITEM = rf"""'(?:[^'\\\n]|{_ESCAPE})*'|"(?:[^"\\\n]|{_ESCAPE})*"|-?\d+(?:\.\d*)?(?:e[-+]?\d+)?|(?:None|True|False|nan)\b"""
 _NAMED = r"(?:array|set|frozenset)\("
 _ABOUT = r"dtype=(?:'[^'\n]*'|\w+)|shape=\([\d, ]*\)"
 _TOKEN = re.compile(rf"""(?:{_ITEM}|[\])}}])(\s+(?=['"\w\-\[({{]))?|{_ABOUT}|{_NAMED}|[\[({{,:]""")
 _OPENS = re.compile(rf"[\[({{]|{_NAMED}")
-# What is neither a number nor a bracket.
+# Anything but numbers and brackets.
 _WORDS = re.compile(r"[^-+.,:\[\](){}\se\d]")
-# No text begins so that is not meant as a collection of texts.
+# Only a collection of texts begins like this.
 _MEANT = re.compile(rf"""{_NAMED}\s*[\[({{]|[\[{{]\s*(?:['"]|{_NAMED}|{{\s*['"])""")
 SEPARATOR = "|"
 
 
 def written(text: str) -> list[Any] | dict[str, Any] | None:
-    """The list or object that is written as a text, in JSON or as Python and NumPy write it; None for any other text.
+    """The list or object in a text, as JSON, Python or NumPy write it; None for any other text.
 
     Tuples, sets and arrays are lists. Numbers in brackets alone may be a text: an interval, or a year that an editor added.
 
@@ -91,7 +93,7 @@ def written(text: str) -> list[Any] | dict[str, Any] | None:
     except ValueError:
         if _TOKEN.sub("", text).strip():
             return None
-        # NumPy puts no commas. Nothing is evaluated, and no text is anything but what the tokens allow.
+        # NumPy writes no commas. Nothing is evaluated, and the tokens allow literals alone.
         commas = _TOKEN.sub(lambda token: token[0] + "," * (token[1] is not None), text)
         try:
             found = _value_of(ast.parse(commas, mode="eval").body)
@@ -108,7 +110,7 @@ def written(text: str) -> list[Any] | dict[str, Any] | None:
 
 
 def _value_of(node: ast.AST) -> Any:
-    """The value of a part of an expression; a ValueError refuses what is no text, number or collection."""
+    """The value of a part of an expression; a ValueError if it is no text, number or collection."""
     match node:
         case ast.Constant(value):
             return value
@@ -126,7 +128,7 @@ def _value_of(node: ast.AST) -> Any:
 
 
 def listed(value: Any) -> Any:
-    """The value of a field of answers or articles; of a text, the collection or the items that it lists.
+    """The value of a field of answers or articles; for a text, its collection or items.
 
     A text that begins as a collection of texts, and is none, stays itself: it was cut, or has another form.
     """
@@ -143,7 +145,7 @@ def _is_missing(item: Any) -> bool:
 
 
 def first_of(record: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """The value of the first of these fields that is present, and neither null nor empty; else None."""
+    """The value of the first field in ``names`` that is present, and neither null nor empty; else None."""
     for name in names:
         value = record.get(name)
         if value in _EMPTY and "." in name:
@@ -156,7 +158,7 @@ def first_of(record: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def list_in(record: Mapping[str, Any], names: Sequence[str]) -> list[Any] | None:
-    """The first of these fields that is a list, or a text that is a written list; None if there is none."""
+    """The first field in ``names`` that is a list, or the text of a list, if any."""
     for name in names:
         value = record.get(name)
         found = written(value) if isinstance(value, str) else value
@@ -166,19 +168,19 @@ def list_in(record: Mapping[str, Any], names: Sequence[str]) -> list[Any] | None
 
 
 def text_in(record: Mapping[str, Any], names: Sequence[str] = TEXT_FIELDS) -> Any:
-    """As ``first_of``, of a text that may be empty, but is not missing then."""
+    """As ``first_of``, for a text that may be empty; an empty text is not missing."""
     found = first_of(record, names)
     return "" if found is None and any(record.get(name) == "" for name in names) else found
 
 
 def columns_of(*names: Sequence[str]) -> set[str]:
-    """The columns of a table in which some of these fields may be."""
+    """The columns of a table that may hold some of the fields."""
     return {column for part in names for name in part for column in (name, name.split(".")[0])}
 
 
 def texts_of(value: Any) -> list[str] | None:
-    """The texts that the value of a field of answers (or of articles) stands for; None for another value."""
-    # What is a mapping is told by an abstract class, which takes several times as long as a type.
+    """The texts in the value of a field of answers (or articles); None for another value."""
+    # The type first: the abstract class Mapping takes several times as long.
     if not isinstance(value, (list, str)) and isinstance(value, Mapping):
         parts = [value[name] for name in _ANSWER_PARTS if value.get(name) not in _EMPTY]
         texts = [texts_of(part) for part in parts]

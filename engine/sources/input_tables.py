@@ -18,10 +18,10 @@ class InputTable:
     Attributes:
         name: of the input; also of the command line's option.
         read: reads it; a table with a column ``query_id``.
-        columns: the columns that records which are given from Python must have.
-        help: what the file holds, for the option's help.
-        of_records: makes the table of numbered records, which are given from Python; None where frames are tables.
-        of_texts: reads it as judgments of texts, those that a corpus has of its documents; None where it cannot.
+        columns: columns that records from Python must have.
+        help: the file's content, for the option's help.
+        of_records: makes the table of numbered records from Python; None if frames are tables.
+        of_texts: reads it as judgments of texts, the corpus' texts of its documents; None if it cannot.
     """
 
     name: str

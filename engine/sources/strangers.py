@@ -1,4 +1,4 @@
-"""Ids of one input looked up in another: none that fits is refused, and those that do not are counted.
+"""Look up ids of an input in another: refuse inputs without any match, count ids without a match.
 
 A position never stands for an id: queries without ids, which are numbered, are refused beside others (``Numbering``).
 """
@@ -25,10 +25,10 @@ class Numbering:
     """Queries without ids, numbered from 1, and the ids by which other inputs name queries.
 
     Attributes:
-        path: what errors call the queries.
+        path: the queries' name in errors.
         fields: by number, the fields of the first queries that the engine does not know.
-        count: how many queries were numbered; 0 where they have ids.
-        own: names of runs that the engine makes itself, by these numbers.
+        count: number of numbered queries; 0 if they have ids.
+        own: names of the engine's own runs, which use the numbers.
     """
 
     path: Location = ""
@@ -43,7 +43,7 @@ class Numbering:
             self._seen |= {one: path for one in ids if one not in self._seen}
 
     def check(self) -> None:
-        """Refuse numbers if an id that was seen is none, or if a field named like an id has all ids, in another order."""
+        """Refuse numbers if a noted id is not a number, or if a field named like an id has all ids, in another order."""
         numbers, ids = [*map(str, range(1, self.count + 1))], self._seen.keys()
         strange, meant = ids - numbers, []
         for name in next(iter(self.fields.values()), {}).keys() - DOC_ID_FIELDS if ids else ():
@@ -66,7 +66,7 @@ class Numbering:
             )
 
     def notes(self) -> tuple[Note, ...]:
-        """That ids were taken as numbers of queries, with an example."""
+        """A note that ids count as numbers of queries, with an example."""
         what = "[query|queries] without ids [was|were] numbered from 1, and named so in {}"
         what += f" (as {quoted(next(iter(self._seen), ''))})"
         about = sorted({*map(str, self._seen.values())})
@@ -76,14 +76,13 @@ class Numbering:
 def count_strangers(
     ids: pl.Series, known: pl.Series, what: str, *, remedy: str, path: Location | None
 ) -> int:
-    """How many distinct ids are none of the known ones.
+    """Number of distinct ids that are not among the known ones.
 
     Args:
-        what: what an input does with none of them, with ``{}`` for the number of known ids:
-            ``judges none of the {} [query|queries]``.
+        what: phrase for the error, with ``{}`` for the number of known ids: ``judges none of the {} [query|queries]``.
 
     Raises:
-        InputError: none fits; an example of both is named.
+        InputError: no id is known; names an example from both.
     """
     others = ids.filter(~ids.is_in(known.implode())).unique()
     said = agreeing(len(known), what.format(len(known)))
@@ -100,7 +99,7 @@ def refuse_strangers(
     remedy: str,
     path: Location | None,
 ) -> None:
-    """As ``count_strangers``, of ids of which these others are not known; of the known ones some are enough."""
+    """As ``count_strangers``, for ids of which ``others`` are not known; ``known`` may be incomplete."""
     if len(ids) and len(known) and len(others) == ids.n_unique():
         problem = f"{what} (it has {quoted(ids[0])}, they have {quoted(known[0])})"
         raise InputError(problem, remedy, "inputs.strangers", path=path)

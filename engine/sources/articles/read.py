@@ -84,7 +84,7 @@ _SECTION, _BULLET = "Section::::", "BULLET::::"
 
 
 def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) -> Article:
-    """The article of one record.
+    """The article of a record.
 
     Its id is ``id`` (or ``_id``, ``doc_id``, ``wikipedia_id``), its title ``title`` (or ``wikipedia_title``), its text
     ``text`` (or ``contents``): a string, or KILT's list of paragraphs. Its name in the provenance of questions is
@@ -146,7 +146,7 @@ def is_squad(path: Location) -> bool:
     try:
         _, line = next(raw_lines(path, "JSON"), (1, b""))
     except InputError:
-        # Of the files that can be read, only a document may have a first line this long.
+        # Among readable files, only a document may have a first line this long.
         return start_of(path, "JSON").startswith(b"{")
     try:
         first = parse_json(line)
@@ -160,9 +160,10 @@ def is_squad(path: Location) -> bool:
 def read_squad(path: Location) -> Iterator[tuple[Article, list[dict[str, Any]]]]:
     """Yield each context of a document as a separate article, with its questions: the raw objects under ``qas``.
 
-    So a passage never crosses contexts. An article is named by the title of its entry in ``data``, which all its
-    questions share and of which all passages are gold for them, or without one by the entry's number, counted from 0. Its page id is ``file-entry.context``: the file's name without
-    suffixes, and both numbers counted from 0, so that the parts of a data set can form one corpus.
+    So a passage never crosses contexts. An article's name is the title of its entry in ``data``, or without a title the
+    entry's number, counted from 0; all passages of the entry are gold for all its questions. Its page id is
+    ``file-entry.context``: the file's name without suffixes, and both numbers counted from 0, so that the parts of a
+    data set can form one corpus.
 
     Raises:
         InputError: not such a document; if its JSON is broken, the error names the line.
@@ -194,7 +195,7 @@ def read_squad(path: Location) -> Iterator[tuple[Article, list[dict[str, Any]]]]
 
 _DUMP = "a MediaWiki dump, pages-articles (.xml, .xml.bz2 or .xml.gz)"
 _OPEN, _CLOSE, _END = b"<page>", b"</page>", b"</mediawiki>"
-# In concatenated dumps between two pages: the end of one and the head of the next.
+# Between two pages of concatenated dumps: the end of a dump and the head of the next.
 _HEADS = (_END, b"<mediawiki", b"<siteinfo")
 
 
@@ -211,7 +212,7 @@ def raw_pages(
             ``skip`` tolerates.
     """
     path = locations.require_file(path, _DUMP)
-    # What was read but not yet cut, and the line in which it begins.
+    # Bytes read but not yet cut, and the line in which they begin.
     buffer, line, any_page = b"", 1, False
 
     def bad(number: int, problem: str) -> None:
@@ -272,9 +273,9 @@ def _first_line(line: int, text: bytes) -> int:
 
 
 def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) -> Article | None:
-    """The article of one page; None for redirects and other namespaces.
+    """The article of a page; None for redirects and other namespaces.
 
-    Without ``prose`` its text is empty: to render it takes most of the time.
+    Its text is empty if ``prose`` is false: rendering takes most of the time.
 
     Raises:
         InputError: the page, which begins in ``line`` of the dump, is not well-formed.
@@ -310,7 +311,7 @@ _KNOWN = (".xml", ".jsonl", ".json", ".parquet", ".pq")
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive records of one file, not yet parsed, each with its first line, from 1; None if lines have no meaning."""
+    """Consecutive, unparsed records of a file, each with its first line, from 1; None if lines have no meaning."""
 
     path: Location
     layout: Layout
@@ -321,10 +322,10 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
     """The files of the sources, in their order.
 
     A directory stands for its ``corpus.jsonl`` (BEIR), else for its files with a known suffix (``.xml``, ``.jsonl``,
-    ``.json``, also ``.gz`` or ``.bz2`` of these, ``.parquet``), ordered by name.
+    ``.json``, also packed as ``.gz`` or ``.bz2``, and ``.parquet``), ordered by name.
 
     Raises:
-        InputError: no such file, or a directory without any of these.
+        InputError: no such file, or a directory without known files.
     """
     files: list[Location] = []
     for source in map(locations.locate, sources):
@@ -370,11 +371,11 @@ def article_chunks(
 
     Args:
         prose: whether texts will be rendered, as in ``parse_chunk``.
-        size, rows: bytes of a chunk of lines or pages, about, and rows of one of other layouts.
+        size, rows: approximate bytes per chunk of lines or pages, and rows per chunk of other layouts.
 
     Raises:
-        InputError: the file cannot be read, has more bad records than ``skip`` tolerates, or is a dump of
-            wikitext which nothing installed renders.
+        InputError: the file cannot be read, has more bad records than ``skip`` tolerates, or is a dump of wikitext and
+            no renderer is installed.
     """
     layout = layout_of(path)
     if layout == "mediawiki" and prose:

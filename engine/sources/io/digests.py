@@ -1,6 +1,6 @@
-"""Digests of files, tables and values: to know contents by, and to tell whether what was read or kept has changed.
+"""Digests of files, tables and values: they identify contents, and show changes of inputs and stored files.
 
-Files that are kept have their digests in a manifest, which is written last and has its own. Other values end in theirs.
+Stored files have their digests in a manifest, which is written last and has its own. Other values end in their digest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BITS = 256
 
 
 def file_sha256(path: str | Path) -> str:
-    """The SHA-256 of a file's bytes, as 64 hexadecimal digits; an OSError where it cannot be read."""
+    """The SHA-256 of a file's bytes, as 64 hexadecimal digits; an OSError if it cannot be read."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -67,17 +67,17 @@ class Fingerprint(RowHashes):
         return batch
 
 
-# Bytes that are read of a file, or of all files of a directory together.
+# Bytes read from a file, or from all files of a directory together.
 READ = 16 << 20
-# What stores say of a file that changes when the file does, as far as they say it.
+# Attributes of a file in an object store that change when the file does, if the store has them.
 _MARKS = ("size", "ETag", "etag", "md5Hash", "crc32c", "LastModified", "last_modified", "updated", "mtime", "created")  # fmt: skip
 
 
 def identity(place: Location) -> str:
     """64 hexadecimal digits that change when a file, or a file in a directory, does.
 
-    They stand for the names and the first 16 MiB in all; of a file that reaches beyond, also for its size and the time
-    of its last change (at an address, the marks of the store): changed further down with its time set back, it passes.
+    They cover the names and the first 16 MiB in all, and, for a longer file, its size and the time of its last change
+    (at an address, the marks of the store): a later change with the time set back passes.
 
     Raises:
         InputError, OSError: an address, or a path, that cannot be opened.
@@ -96,7 +96,7 @@ def identity(place: Location) -> str:
 
 
 def _of_file(file: Location, most: int) -> tuple[list[object], int]:
-    """What tells a file, of which at most so much is read; and how much was."""
+    """Identifying values of a file, from at most ``most`` bytes; and the number of bytes read."""
     content = hashlib.sha256()
     with locations.open_binary(file) as stream:
         start = stream.read(most + 1)
@@ -104,7 +104,7 @@ def _of_file(file: Location, most: int) -> tuple[list[object], int]:
         if len(start) <= most:
             return [content.hexdigest()], len(start)
         about = _about(file)
-        if about is None:  # a pipe; what is read of it is kept, and so is read once
+        if about is None:  # a pipe; its content is kept, and so read once
             content.update(start[most:])
             while block := stream.read(READ):
                 content.update(block)
@@ -112,7 +112,7 @@ def _of_file(file: Location, most: int) -> tuple[list[object], int]:
 
 
 def _about(file: Location) -> dict[str, Any] | None:
-    """Size and time of a file; None for what has neither."""
+    """Size and time of a file; None for a pipe."""
     if isinstance(file, Path):
         if not file.is_file():
             return None
@@ -124,7 +124,7 @@ def _about(file: Location) -> dict[str, Any] | None:
     return {mark: info[mark] for mark in _MARKS if info.get(mark) is not None}
 
 
-# The key of a manifest's own digest, and the bytes of one at the end of a value.
+# The key of a manifest's own digest, and the length of a digest at the end of a value.
 _OWN, _BYTES = "sha256", 16
 
 
@@ -148,7 +148,7 @@ def digest_at(place: Path) -> str:
 def require_whole(
     path: Path, written: str | None, remedy: str, *, called: Location | None = None
 ) -> None:
-    """Refuse a file or folder that is gone or has another digest; all is taken where an earlier version wrote none."""
+    """Refuse a file or folder that is gone or has another digest; without a digest, as in earlier versions, it passes."""
     try:
         if not written or digest_at(path) == written:
             return
@@ -160,12 +160,12 @@ def require_whole(
 
 def sealed_json(manifest: Mapping[str, Any]) -> bytes:
     """A manifest with its own digest."""
-    own = json_digest(json.loads(json.dumps(manifest)))  # of what is read: of tuples, lists
+    own = json_digest(json.loads(json.dumps(manifest)))  # as it reads back: of tuples, lists
     return json.dumps({**manifest, _OWN: own}, indent=1, ensure_ascii=False).encode()
 
 
 def unsealed_json(content: bytes) -> dict[str, Any]:
-    """The manifest in some bytes, without its digest; a ValueError where it was changed, or is none."""
+    """The manifest in some bytes, without its digest; a ValueError if it was changed, or is none."""
     manifest = parse_json(content)
     if not isinstance(manifest, dict):
         raise ValueError("it is not a manifest")
@@ -180,5 +180,5 @@ def sealed(content: bytes) -> bytes:
 
 
 def unsealed(content: bytes) -> bytes | None:
-    """The bytes without their digest; None where it is not theirs."""
+    """The bytes without their digest; None if the digest differs."""
     return content[:-_BYTES] if sealed(content[:-_BYTES]) == content else None

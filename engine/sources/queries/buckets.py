@@ -15,9 +15,9 @@ Counts = npt.NDArray[np.int64]
 
 
 def buckets_of(queries: Iterable[str]) -> npt.NDArray[np.int64]:
-    """The bucket of each query text, 0 to 65,535: the first 16 bits of the SHA-256 of its UTF-8.
+    """Buckets by query text, 0 to 65,535: the first 16 bits of the SHA-256 of its UTF-8.
 
-    The names of the read store's files hold ranges of these.
+    The names of the read store's files hold ranges of buckets.
     """
     digests = (hashlib.sha256(query.encode("utf-8", "surrogatepass")).digest() for query in queries)
     return np.fromiter((int.from_bytes(digest[:2], "big") for digest in digests), dtype=np.int64)
@@ -30,7 +30,7 @@ def halved(pairs: Counts, queries: Counts, most: int) -> list[Range]:
     and depend on its content alone, so that ranges of two evaluations are equal, or one holds the other.
 
     Args:
-        pairs, queries: those of each bucket; the number of buckets is a power of two.
+        pairs, queries: counts by bucket; the number of buckets is a power of two.
         most: at least 1.
 
     Returns:

@@ -1,11 +1,11 @@
 """The layouts of queries: which one a file has, and its rows, each a query that is the same for every layout.
 
-In KILT's JSONL (Petroni et al. 2021) records have their own form, and so have SQuAD documents: SQuAD 1.1 and 2.0 (Rajpurkar
-et al. 2018), KorQuAD 1.0, KLUE-MRC. All else are plain records: JSONL and JSON arrays (BEIR's, ragas's, FlashRAG's,
-TriviaQA's …), CSV, TSV, Parquet. Their fields are called as in ``engine.sources.fields``. If the first record has no id
-field, no record may have one, and queries are numbered from 1 in the order of the file. Answers and articles that are a
-text are what it lists (``fields.listed``), whatever the layout. A question is unanswerable that says so
-(``is_impossible``), or whose answers are an object with an empty list, as in SQuAD 2.0's rows.
+In KILT's JSONL (Petroni et al. 2021) records have their own form, and so have SQuAD documents: SQuAD 1.1 and 2.0
+(Rajpurkar et al. 2018), KorQuAD 1.0, KLUE-MRC. All else are plain records: JSONL and JSON arrays (BEIR's, ragas's,
+FlashRAG's, TriviaQA's …), CSV, TSV, Parquet. Their fields are called as in ``engine.sources.fields``. If the first
+record has no id field, no record may have one, and queries are numbered from 1 in the order of the file. A text in
+place of answers or articles is split (``fields.listed``), whatever the layout. A question is unanswerable if
+``is_impossible`` is set, or its answers are an object with an empty list, as in SQuAD 2.0's rows.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class QueryRow:
     """A row of the queries table, and its line in the file (None if lines have no meaning).
 
     Attributes:
-        titles: those of ``provenance`` that are titles of articles, whose ids the file does not give.
+        titles: titles of articles in ``provenance`` whose ids the file lacks.
         unanswerable: whether the file marks the question so.
-        written: how many answers and articles were lists that are written as a text.
-        numbered: whether the id is a number that the file does not give.
+        written: number of answers and articles that were lists written as a text.
+        numbered: whether the id is a number that the file lacks.
         record: the query as the file has it, for fields of other names; empty for a row of the queries table.
     """
 
@@ -133,9 +133,9 @@ KILT = 'queries in KILT JSONL: {"id": …, "input": …, "output": [{"answer": �
 
 
 def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
-    """The query of one record, with the answers of all outputs and the articles of all provenance.
+    """The query of a record, with the answers of all outputs and the articles of all provenance.
 
-    An article goes by its ``wikipedia_id``; one that has none by its title, which is among the row's ``titles``.
+    An article's id is its ``wikipedia_id``, else its title, which is then among the row's ``titles``.
 
     Raises:
         InputError: there is no id or text, or the outputs have another form.
@@ -183,7 +183,7 @@ def plain_rows(
     *,
     need_text: bool = True,
 ) -> Iterator[QueryRow]:
-    """Yield the query of each (line, record); a line is None where lines have no meaning.
+    """Yield queries from (line, record) pairs; a line is None if lines have no meaning.
 
     Raises:
         InputError: a query without text, with an id where others have none (or vice versa), or answers not strings.
@@ -276,7 +276,7 @@ def layout_of(path: Location) -> Layout:
 
 
 def queries_in(document: Any) -> list[dict[str, Any]] | None:
-    """The records of one document ``{"queries": [{"text": …}, …]}``; None for another."""
+    """The records of a document ``{"queries": [{"text": …}, …]}``; None for another."""
     queries = document.get("queries") if isinstance(document, dict) else None
     if not isinstance(queries, list) or not all(isinstance(one, dict) for one in queries):
         return None
@@ -315,7 +315,7 @@ def rows_of(
         table = read_csv_records(path, WHAT, QUERY_FIELDS if need_text else ANSWER_FIELDS)
         records = ((line, {n: text.strip() for n, text in row.items()}) for line, row in table)
     rows = plain_rows(path, records, need_text=need_text)
-    # Of a table, lists are always written as texts.
+    # Lists in a table are always texts.
     return (replace(row, written=0) for row in rows) if layout == "table" else rows
 
 
@@ -339,7 +339,7 @@ def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Ite
 
 
 def no_column(path: Location, column: str, names: Iterable[str]) -> InputError:
-    """The error for a column that no query has a value in, with the names of those that there are."""
+    """The error for a column without values, with the names of existing columns."""
     problem = f"no query has a value in a column {quoted(column)}"
     return InputError(
         problem, f"name one of its columns: {', '.join(names)}", "queries.column", path=path

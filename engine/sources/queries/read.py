@@ -41,24 +41,24 @@ _MOST, _LETTERS = 20_000, 40
 # Queries that are objects at a time.
 _ROWS = 10_000
 _ADD = "add at least one answer"
-# What programs write where a value is missing, in small letters; some of it is an answer, too.
+# Programs' words for missing values, in small letters; some are answers, too.
 _NOTHING = frozenset({"na", "n/a", "nan", "<na>", "none", "null"})
 
 
 @dataclass(frozen=True)
 class QuerySet:
-    """Queries, and the number of those left out.
+    """Queries, and the number of queries left out.
 
     Attributes:
         table: the queries table, in the order of the file.
         unanswerable: questions that the file marks as unanswerable; they are not in the table.
-        titles: by query id, those of its ``provenance`` that are titles of articles without ids.
-        groups: by query id, the value of the column that was asked for, or else the digest of the context
-            that the query was written about; without queries that have none.
-        fields: by query id, the further fields of the file that hold a short text, a number or a date, as texts;
-            of the first queries, as many as a page may show.
-        notes: what was taken as something else than it looks like (``notes_of``).
-        numbering: of queries without ids.
+        titles: by query id, titles in its ``provenance`` of articles without ids.
+        groups: by query id, the value of the requested column, or else the digest of the query's context; queries that
+            have neither are left out.
+        fields: by query id, the further fields of the file that hold a short text, a number or a date, as texts; for
+            the first queries, as many as a page may show.
+        notes: notes on values whose reading may surprise (``notes_of``).
+        numbering: numbers for queries without ids.
     """
 
     table: pl.DataFrame
@@ -88,8 +88,8 @@ def read_query_set(
     Args:
         path: a file of any layout of ``layout_of``, or a BEIR directory with a ``queries.jsonl``.
         need_answers: whether a query without answers is an error (retrieval does not need any).
-        answers: a file with the answers of queries by their ids, in any layout of queries, with or without
-            the texts of queries; they take the place of those of ``path``.
+        answers: a file with the answers of queries by their ids, in any layout of queries, with or without the texts of
+            queries; they replace the answers in ``path``.
         column: the field of the records that ``QuerySet.groups`` gives.
 
     Raises:
@@ -119,7 +119,7 @@ def query_set_of(
     remedy: str,
     column: str | None,
 ) -> QuerySet:
-    """As ``read_query_set``, of rows; ``given`` are answers that were given apart, as ``joined`` takes them."""
+    """As ``read_query_set``, from rows; ``given`` are separate answers, as ``joined`` takes them."""
     notes: list[Note] = []
     fields: dict[str, Mapping[str, str]] = {}
     numbering = Numbering(path, fields)
@@ -177,7 +177,7 @@ def query_set_of(
 def _noted(
     rows: Iterable[QueryRow], numbering: Numbering, fields: dict[str, Mapping[str, str]]
 ) -> Iterator[QueryRow]:
-    """The rows, of which those without ids are counted, and the further fields of the first are kept."""
+    """The rows; counts rows without ids, and keeps the further fields of the first rows."""
     for row in rows:
         numbering.count += row.numbered
         if len(fields) < _MOST:
@@ -186,13 +186,13 @@ def _noted(
 
 
 def _read_of(row: QueryRow) -> str:
-    """The fields that a query has, and those that answers are read from."""
+    """The fields of a query, and the fields of answers."""
     read = "output[].answer" if "output" in row.record else ", ".join(ANSWER_FIELDS)
     return f" (it has the fields {', '.join(row.record)}; answers are read from {read})"
 
 
 def _further(row: QueryRow) -> dict[str, str]:
-    """The fields of a query that the engine knows nothing of, but for long ones, lists and records."""
+    """The fields of a query that are unknown to the engine, but for long ones, lists and records."""
     values = {
         name: sys.intern(composed(str(value)))
         for name, value in row.record.items()
@@ -202,7 +202,9 @@ def _further(row: QueryRow) -> dict[str, str]:
 
 
 def notes_of(rows: Sequence[QueryRow]) -> tuple[Note, ...]:
-    """Of queries: how many fields were lists written as texts, and answers that look like missing values."""
+    """Notes on queries: the number of fields that were lists written as texts, and of answers that look like missing
+    values.
+    """
     named = sum({a.lower() for a in row.answers} <= _NOTHING for row in rows if row.answers)
     return (
         count_note(
@@ -230,7 +232,7 @@ def _table(rows: Sequence[QueryRow]) -> pl.DataFrame:
 
 
 def _lists(lists: Sequence[Sequence[str]]) -> pl.Series:
-    """A column of lists of texts, all at once: Polars makes a series of each, and ``pyarrow.array`` imports pandas."""
+    """A column of lists of texts, all at once: Polars makes a series per list, and ``pyarrow.array`` imports pandas."""
     import pyarrow as pa  # takes longer than all of help may
 
     ends = pl.Series(list(accumulate(map(len, lists), initial=0)), dtype=pl.Int64)
@@ -242,12 +244,12 @@ def _lists(lists: Sequence[Sequence[str]]) -> pl.Series:
 def joined(
     rows: list[QueryRow], given: Sequence[QueryRow], answers: Location, numbering: Numbering
 ) -> tuple[list[QueryRow], Note]:
-    """The rows with answers that were given apart, where there are any, instead of their own.
+    """The rows with separate answers, if any, instead of their own.
 
-    Answers are known by the ids of queries; by their texts where either has no ids, or no id is that of a query.
+    Answers match by the ids of queries; by texts if either has no ids, or no id is a query's.
 
     Args:
-        answers: where they come from, for errors.
+        answers: their file, for errors.
         given: answers, with an id or a text, or both.
         numbering: of the queries.
 
@@ -347,8 +349,8 @@ _TEXT = re.compile(r"[^.]\.txt(\.gz|\.bz2)?$")
 def read_user_queries(path: Location) -> QuerySet:
     """Read queries that need neither answers nor ids, in the order of the file.
 
-    - In a text file, one that is named ``.txt`` (compressed or not) and does not start with a
-      brace, each line that is not blank is a query, and its line number is its id.
+    - In a text file, which is named ``.txt`` (compressed or not) and does not start with a brace, each line that is not
+    blank is a query, and its line number is its id.
     - The same holds for JSON lines if the first has ``input`` and no ``id``.
     - Any other file is read by ``read_query_set``.
 

@@ -19,9 +19,9 @@ from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
 
 _QRELS, _RUNS = "qrels", "runs"
 _OURS = re.compile(rf"({_QRELS}|{_RUNS})/[^/\0]*[^/\0.][^/\0]*")
-# Bytes: file systems take 255, of which a number and the suffix need some.
+# Bytes: file systems take 255, and a number and the suffix need some.
 _LONGEST = 204
-# Names the files of an export, so that the next one knows which of them it may remove.
+# Names the files of an export, so that the next export knows which files it may remove.
 _LISTED = "exported.json"
 
 
@@ -39,12 +39,11 @@ def write_exports(
     id only Parquet is written. A list of the files stands beside the two folders, for ``exported_files``.
 
     Args:
-        labels: the labels table, in parts that are taken one after another.
+        labels: the labels table, in parts, read one after another.
         runs: the run table, cut off as evaluated, likewise, whole queries each.
         directory: an earlier export in it is removed first: a file of the same name in another format
             could be mistaken for a new one. Other files stay.
-        runs_in_order: names of runs, in the order in which files of alike names are numbered; by default that
-            in which they come.
+        runs_in_order: names of runs, in the order for numbering files of alike names; by default the order of ``runs``.
     """
     earlier = Folder(directory)
     earlier.delete(list(exported_files(earlier)))
@@ -67,7 +66,9 @@ def write_exports(
 
 
 def of_scored(labels: Iterable[pl.DataFrame], scores: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Labels, in parts, of the queries with scores, which means are over; one without labels has a 0 of ``no-passage``."""
+    """Labels, in parts, of the queries with scores, over which means are taken; a query without labels has a 0 for
+    ``no-passage``.
+    """
     keys = [ANNOTATOR, QUERY_ID]
     left = scored = scores.select(keys).unique(maintain_order=True)
     for part in labels:
@@ -79,7 +80,7 @@ def of_scored(labels: Iterable[pl.DataFrame], scores: pl.DataFrame) -> Iterator[
 
 
 def exported_files(folder: Folder) -> Iterator[str]:
-    """The names, in ``folder``, of the files of an earlier export there, and of its list of them.
+    """The names in ``folder`` of the files of an earlier export, and of its list of files.
 
     A file that the list does not name is the user's own; without a list, as from an earlier engine, all are.
 
@@ -92,13 +93,13 @@ def exported_files(folder: Folder) -> Iterator[str]:
         return
     yield _LISTED
     for name in names if isinstance(names, list) else []:
-        # Whoever may have changed the list: nothing elsewhere is removed for it.
+        # The list may have been edited: it never removes files elsewhere.
         if isinstance(name, str) and _OURS.fullmatch(name):
             yield name
 
 
 def _by_name(parts: Iterable[pl.DataFrame], column: str, place: Path) -> dict[str, list[Path]]:
-    """The rows of each name in a column, in files in a folder, a file for each part that has some."""
+    """Rows by name in a column, in files in a folder: a file for every part that has some."""
     place.mkdir()
     files: dict[str, list[Path]] = {}
     for number, part in enumerate(parts):
@@ -124,7 +125,7 @@ def _write_judgments(files: list[Path], base: Path) -> list[Path]:
 def _is_written(
     write: Callable[[Iterable[pl.DataFrame], Path], None], files: list[Path], path: Path
 ) -> bool:
-    """Write a text of tables in files; False where it cannot have what they have."""
+    """Write tables in files as a text; False if it cannot represent them."""
     try:
         write(map(pl.read_parquet, files), path)
     except InputError:

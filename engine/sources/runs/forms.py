@@ -1,9 +1,9 @@
 """Runs as records, with or without the texts of passages, and as dictionaries of scores.
 
-Records are JSON lines, arrays and dictionaries, and Parquet. A record is a query with its list, under the first of
-``RESULTS`` that it has: passages (objects, texts or ids) with the best first. Or it is a row: one passage of one query,
-ordered by ``rank``, else by ``score`` as trec_eval orders, else as the file is. Fields are called as in
-``engine.sources.fields``. JSON dictionaries of queries are those of pytrec_eval, ranx and the eRAG package.
+Records are JSON lines, arrays and dictionaries, and Parquet. A record is a query with its list, under the first field
+in ``RESULTS``: passages (objects, texts or ids) with the best first. Or it is a row: a query and a passage, ordered by
+``rank``, else by ``score`` as trec_eval orders, else as the file is. Fields are called as in ``engine.sources.fields``.
+JSON dictionaries of queries are as in pytrec_eval, ranx and the eRAG package.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RESULTS = (
     "retrieved_contexts",
     "retrieval_result",
 )
-# Of a row, where "id" and "text" are those of the passage.
+# Fields of a row, in which "id" and "text" mean the passage.
 ROW_QUERIES = tuple(
     name for name in (*QUERY_ID_FIELDS, *QUERY_FIELDS) if name not in (*DOC_ID_FIELDS, *TEXT_FIELDS)
 )
@@ -67,7 +67,7 @@ IN_RANGE = f"write a number from -{LARGEST_SCORE:.7g} to {LARGEST_SCORE:.7g}"
 _SCORE = re.compile(r"^(?!.*(?:distance|dist\b)).*(?:score|similarity)", re.I)
 WRITTEN = "written"
 LINE = "line"
-# Whether a passage came without an id, so that its text stands in the run for one.
+# Whether a passage came without an id, so that its text stands for an id in the run.
 MADE = "made"
 SCHEMA: tables.Schema = {
     QUERY_ID: pl.String(),
@@ -93,11 +93,11 @@ class Batch:
 
     Attributes:
         rows: columns of ``SCHEMA``, of records further ``run``; ranks are null where the scores decide.
-        names: the distinct system names of these rows.
-        has_lines: whether ``line`` is that of the file, from 1; else it is the place of the row, from 0.
+        names: the distinct system names of ``rows``.
+        has_lines: whether ``line`` is the line in the file, from 1; else it is the place of the row, from 0.
         texts: the texts that the run carries (``GIVEN``).
-        taken: how many of its lists were written as a text (``WRITTEN``), and rows without rank and score, by the names of
-            their fields with numbers.
+        taken: number of lists that were written as a text (``WRITTEN``), and of rows without rank and score, by the
+            names of their fields with numbers.
     """
 
     rows: pl.DataFrame
@@ -123,7 +123,7 @@ class _Listed(NamedTuple):
 
 def file_name(path: Location) -> str:
     """The name of a run whose file does not give one."""
-    # What follows an address's "?" may be a signature, which must not get into tables.
+    # An address may have a signature behind "?", which must not get into tables.
     name = name_of(masked(str(path))).removesuffix(f"?{MASK}")
     return PurePosixPath(name.removesuffix(".gz").removesuffix(".bz2")).stem
 
@@ -135,11 +135,11 @@ def read_records(
     *,
     texts: bool = False,
 ) -> Batch:
-    """The run of (line, record)s; lines are None where they have no meaning.
+    """The run of (line, record)s; lines are None if they have no meaning.
 
     Args:
-        name: of the system, where records do not give ``run``.
-        texts: whether a text in a list is always that of a passage; else only one with blanks is, and others are ids.
+        name: the system's name if records lack ``run``.
+        texts: whether every text in a list is a passage's; else only texts with blanks are, and others are ids.
 
     Raises:
         InputError: a record without a query or without passages, a passage without id and text, or ranks or
@@ -202,7 +202,7 @@ def _query_of(fault: _Fault, record: Mapping[str, Any], fields: Sequence[str]) -
 
 
 def _scores_of(fault: _Fault, query_id: str, items: Sequence[Any]) -> tuple[list[float], bool]:
-    """The scores of a list, whose order counts: its own where they fall; and whether they rise, as distances do."""
+    """The scores of a list, whose order counts: its own if they fall; and whether they rise, as distances do."""
     given = (one.get(SCORE) if isinstance(one, Mapping) else None for one in items)
     scores = [_score(fault, query_id, score) for score in given]
     known = [score for score in scores if score is not None]
@@ -268,7 +268,7 @@ def _no_passage(fault: _Fault, query_id: str, item: object) -> InputError:
 
 
 def _order_of(row: Mapping[str, Any]) -> tuple[str, str]:
-    """The fields that hold the rank and the score of rows; where these have neither, the only one that is called so."""
+    """The fields with the rank and the score of rows; without the usual names, the only field with a similar one."""
     ranks = [name for name in row if name.lower() == RANK]
     scores = [name for name in _numbers_beside(row) if _SCORE.search(name)]
     if any(row.get(name) is not None for name in (RANK, SCORE)):
@@ -282,7 +282,7 @@ def _numbers_beside(row: Mapping[str, Any]) -> list[str]:
 
 
 def _number(value: Any) -> float | None:
-    """A number, or a text of one, as DPR writes it; None for anything else."""
+    """A number, or its text, as DPR writes it; None for anything else."""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             return float(value)
@@ -290,7 +290,7 @@ def _number(value: Any) -> float | None:
 
 
 def _rank(fault: _Fault, query_id: str, rank: Any) -> int | None:
-    """The rank of a row; None where it has none."""
+    """The rank of a row, if any."""
     if isinstance(rank, float) and rank.is_integer():  # pandas', where some value was missing
         rank = int(rank)
     is_whole = isinstance(rank, int) and not isinstance(rank, bool) and abs(rank) <= MOST
@@ -331,7 +331,7 @@ def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
     for row in rows:
         places[row.query_id] = places.get(row.query_id, 0) + 1
         rank = row.rank if ranked else None if scored else places[row.query_id]
-        # Of rows that have no scores, the higher is the better.
+        # The better, the higher, for rows without scores.
         ordered.append(row._replace(rank=rank, score=row.score if scored else -float(rank or 0)))
     return ordered
 
@@ -354,7 +354,7 @@ def checked_dictionary(
 
 
 def problem_of(query: str, ranking: Any) -> str:
-    """What is wrong with the entry of a query; empty for nothing."""
+    """The fault in the entry of a query; empty for none."""
     if not isinstance(ranking, (dict, list)):
         return f"query {quoted(query)} has neither a dictionary nor a list"
     if not is_text(query) or not all(isinstance(d, str) and is_text(d) for d in ranking):
@@ -382,7 +382,7 @@ def _is_number(value: Any) -> bool:
 def of_dictionary(
     given: Mapping[str, Any], path: Location, remedy: str
 ) -> Iterator[tuple[None, dict[str, Any]]]:
-    """A dictionary by query as records: its rows, where they name their queries, and else its lists or scores.
+    """A dictionary by query as records: its rows if they name their queries, else its lists or scores.
 
     Raises:
         InputError: a query has neither, with this remedy.
@@ -416,7 +416,7 @@ def names_runs(given: Mapping[str, Any]) -> bool:
 
 
 def is_row(value: Any) -> bool:
-    """Whether this is a row of a run, or a list of one: a dictionary that says of which query."""
+    """Whether this is a row of a run, or a list of rows: a dictionary that names its query."""
     return isinstance(value, Mapping) and any(name in value for name in (*ROW_QUERIES, *RESULTS))
 
 

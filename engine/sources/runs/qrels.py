@@ -43,7 +43,7 @@ _WHAT = (
 _QUERY_IDS = ("query_id", "query-id", "qid")
 _DOC_IDS = ("doc_id", "corpus-id", "docid")
 _LABELS = ("label", "relevance", "score")
-# What tells judged texts without ids: in records of ragas, and below ``queries`` in one document.
+# Fields with judged texts without ids: in records of ragas, and below ``queries`` in a document.
 _CONTEXTS, _RELEVANT = "reference_contexts", "relevant_docs"
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 
@@ -55,13 +55,13 @@ def read_qrels(path: Location, corpus: Location | None = None) -> pl.DataFrame:
     >>> read_qrels("qrels.txt").rows()
     [('q1', 'd1', 2.0)]
 
-    A text file whose first line is ``query-id corpus-id score`` is BEIR's, split at tabs; a file
-    that starts with a brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval,
-    ranx). Texts without ids are ragas' ``reference_contexts``, with a label of 1, or the ``relevant_docs`` of ``{"queries":
-    [{"text": …, "relevant_docs": [{"doc": text, "relevance": number}]}]}``: they stand in ``doc_id``, the texts of queries in
-    ``query_id``, and the column ``by_text`` says so. Documents are judged by the texts that ``corpus`` has of them, if that
-    is given; queries keep their ids, and ``by_text`` is False. Labels are numbers (whole numbers in TREC's collections); a label below 0 means that a
-    passage was pooled but not judged.
+    A text file whose first line is ``query-id corpus-id score`` is BEIR's, split at tabs; a file that starts with a
+    brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval, ranx). Texts without ids are ragas'
+    ``reference_contexts``, with a label of 1, or the ``relevant_docs`` of ``{"queries": [{"text": …, "relevant_docs":
+    [{"doc": text, "relevance": number}]}]}``: they stand in ``doc_id``, the texts of queries in ``query_id``, and the
+    column ``by_text`` says so. With ``corpus``, its texts of the documents are judged; queries keep their ids, and
+    ``by_text`` is False. Labels are numbers (whole numbers in TREC's collections); a label below 0 means that a passage
+    was pooled but not judged.
 
     Raises:
         InputError: the file is unreadable or empty, a line has another number of columns, a label
@@ -89,9 +89,9 @@ def write_qrels(
     >>> Path("qrels.txt").read_text()
     'q1 0 d1 2\\n'
 
-    BEIR's labels are written as the shortest decimals that give the same number again, whole
-    numbers without a decimal point. A table may come in parts, of which text is written one after another. The
-    second column of TREC text, which tools pass over, has what is ``stated`` of labels.
+    BEIR's labels are written as the shortest decimals that give the same number again, whole numbers without a decimal
+    point. A table may come in parts, which text formats append one after another. The second column of TREC text, which
+    tools ignore, holds ``stated``.
 
     Raises:
         InputError: in TREC text an id with white space, or a label that is not a whole number,
@@ -253,7 +253,7 @@ def preferences_of(
 
 
 def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Rows of the preferences table: for each criterion, of each pair of runs, or one where runs are not named."""
+    """Rows of the preferences table: by criterion and pair of runs, or by criterion alone if runs have no names."""
     fault = partial(InputError, path=path, line=line)
     # A table has null where other rows have a value.
     record = {name: value for name, value in record.items() if value is not None or name == "best"}

@@ -1,9 +1,8 @@
 """Runs (ranked lists): read whole, of any layout of ``scan_run``, in their order, and checked; written as TREC text and Parquet.
 
-What must hold of a run beyond one row, and its order, are told in one part or in many. Runs may carry the texts of their
-passages, so that no corpus is needed. Those over several corpora, as cuts of the same documents, are called by their corpus,
-too. So are documents whose id stands for another text in another corpus; where texts are equal, a document is the same
-one, and is read once.
+Checks beyond single rows, and ordering, work on a single part or on many. Runs may carry the texts of their passages,
+so that no corpus is needed. Names of runs over several corpora, as cuts of the same documents, contain the corpus. So
+do names of documents whose id has another text in another corpus; equal texts are the same document, and are read once.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from engine.sources.runs.scan import WHAT, runs_within, scan_run
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK, TEXT, TITLE
 
 _RANKS = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)
-# Names of which one is kept beside the smallest: more than the message for several names shows.
+# Names kept, beside the smallest: more than the message for several names shows.
 _NAMES = 1000
 # Code of the note on scores that rise with ranks.
 RISING = "rising_scores"
@@ -48,7 +47,7 @@ RISING = "rising_scores"
 class RunChecks:
     """Reads a run and refuses one that lists a document or a rank twice, is empty, or holds several systems.
 
-    Of what is listed twice, the first row that repeats another one is named, whatever parts were looked through.
+    Names the first row that repeats another, whatever the order of the parts.
     """
 
     def __init__(self, path: Location) -> None:
@@ -61,8 +60,8 @@ class RunChecks:
         """Yield the rows of the batches of ``scan_run``, each after ``on_batch``.
 
         Raises:
-            InputError: as ``scan_run``. Where the run ``has_lines``, a line above may be the first at fault: the
-                rows that were given by then are to be looked through before.
+            InputError: as ``scan_run``. If the run ``has_lines``, a line above may be the first at fault: check the
+                rows so far before.
         """
         for batch in scan_run(self._path):
             self.has_lines = batch.has_lines
@@ -73,13 +72,13 @@ class RunChecks:
             yield batch.rows
 
     def look(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Look through a part that has all rows of its queries; gives it back."""
+        """Check a part that has all rows of its queries; returns it."""
         for place, column in enumerate((DOC_ID, RANK)):
             nulls = rows[column].null_count()
             if nulls == rows.height:
                 continue
             given = rows.drop_nulls(column) if nulls else rows
-            # Hashes first, since hardly any run repeats anything.
+            # Hashes first, since hardly any run repeats a row.
             hashes = given[QUERY_ID].hash(1) ^ given[column].hash(2)
             if hashes.n_unique() < given.height:
                 self._note(given.sort(LINE, QUERY_ID, maintain_order=True), column, place)
@@ -99,12 +98,12 @@ class RunChecks:
         self._repeats.append(((line, place, query_id), error))
 
     def refuse_repeats(self) -> None:
-        """Refuse a document or a rank that was found twice."""
+        """Refuse a duplicate document or rank."""
         if self._repeats:
             raise min(self._repeats, key=lambda found: found[0])[1]
 
     def name(self) -> str:
-        """The name of the run, of which all parts were looked through.
+        """The name of the run, after checks of all parts.
 
         Raises:
             InputError: the run lists a document or a rank twice, is empty, or holds several systems.
@@ -139,7 +138,7 @@ def in_order(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def by_score(frame: pl.DataFrame) -> pl.DataFrame:
-    """Rows ordered by query, and within by score as trec_eval does, with the ranks that this gives.
+    """Rows ordered by query, and within by score as in trec_eval, with the resulting ranks.
 
     Needs ``query_id`` (of any type), ``doc_id`` and ``score``; gives ``rank``, from 1.
     """
@@ -158,7 +157,7 @@ def by_rank(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def order_of(rows: pl.DataFrame, k: int) -> tuple[int, int, int, int]:
-    """What scores say of the order of lists, which go beyond the cutoff ``k`` where they are longer.
+    """Counts of lists by the order of their scores; longer lists go beyond the cutoff ``k``.
 
     Needs lists by rank, with ``STATED_RANK``.
 
@@ -177,7 +176,7 @@ def order_of(rows: pl.DataFrame, k: int) -> tuple[int, int, int, int]:
 
 
 def order_notes(run: str, parts: Iterable[tuple[int, int, int, int]]) -> Iterator[Note]:
-    """Notes on a run of which lists are cut among equal scores, or have scores that rise with the ranks."""
+    """Notes on a run if lists are cut among equal scores, or have scores that rise with the ranks."""
     cut, differing, rising, falling = map(sum, zip(*parts, strict=True))
     if cut and differing:
         what = "[list|lists] of {} [is|are] cut at `k` between tied scores: ids, or the order of the file, decide which passages count"
@@ -284,12 +283,12 @@ def runs_of_records(
 
 
 class Gathered(Protocol):
-    """The rows of one run at a time, in ``count`` parts that have all rows of a query."""
+    """The rows of a run at a time, in ``count`` parts that have all rows of a query."""
 
     count: int
 
     def gather(self, batches: Iterator[pl.DataFrame]) -> None:
-        """Take the rows of a run, in place of the run before; an error of the iterator leaves what came before it."""
+        """Take the rows of a run, in place of the run before; an error of the iterator leaves the rows before it."""
 
     def rows(self, part: int) -> pl.DataFrame:
         """The rows of a part, in the order in which they came."""
@@ -317,14 +316,14 @@ def read_in_parts(
     take: Callable[[int, pl.DataFrame], Taken],
     on_batch: Callable[[Batch], None] = lambda batch: None,
 ) -> tuple[str, list[Taken]]:
-    """Read a run part after part, each of which is checked and put in order, as ``read_run`` does.
+    """Read a run part after part; check and order every part, as ``read_run`` does.
 
     Args:
-        take: called with the number and the rows (``forms.SCHEMA``) of each part, in threads.
-        on_batch: called with each batch when it was read, before any part is taken.
+        take: called with the number and the rows (``forms.SCHEMA``) of every part, in threads.
+        on_batch: called with every batch after it was read, before ``take``.
 
     Returns:
-        the name of the run, and what ``take`` gave for each part.
+        the name of the run, and the results of ``take`` by part.
     """
     checks = RunChecks(path)
 
@@ -356,8 +355,7 @@ def write_run(frame: pl.DataFrame | Iterable[pl.DataFrame], path: Location) -> N
     the next smaller number. A run may come in parts, of whole queries each: text is written part after part.
 
     Raises:
-        InputError: an id with white space, or equal scores of which no smaller ones exist: TREC text
-            cannot represent these.
+        InputError: an id with white space, or equal scores without a smaller number: TREC text cannot represent either.
     """
     path = Path(path)
     parts = [frame] if isinstance(frame, pl.DataFrame) else frame
@@ -405,14 +403,13 @@ def id_of(text: str) -> str:
 def read_runs_with_texts(
     paths: Sequence[Location], *, carried: bool = True, corpora: Sequence[Location] = ()
 ) -> Together:
-    """The runs, as ``read_runs`` gives them, with their texts where they are ``carried``, or with those of ``corpora``.
+    """The runs, as ``read_runs`` gives them, with their own texts if ``carried``, else with the corpora's.
 
-    The corpus of each run, if any: then runs are called by it, too, and so is each passage whose id has another text in
-    another corpus.
+    ``corpora`` has every run's corpus, or none: names of runs then contain it, and so do ids of passages with another
+    text in another corpus.
 
-    A passage without an id is called ``id_of`` its text, in the runs too. A run may lack texts that another
-    has. The first title that is given for a passage counts, and the first article; without one, the title
-    names the article, else the id.
+    A passage without an id is called ``id_of`` its text, in the runs too. A run may lack texts that another has. The
+    first title of a passage counts, and its first article; without an article, the title names it, else the id.
 
     Raises:
         InputError: as ``read_runs``, or ``with_corpus``; as ``read_corpus``, or a corpus lacks a document of a run over it.
@@ -425,7 +422,7 @@ def read_runs_with_texts(
 def with_corpus(
     runs: Iterable[TextedRun], paths: Sequence[Location], *, carried: bool = True
 ) -> Together:
-    """As ``read_runs_with_texts``, of runs that were read from these places.
+    """As ``read_runs_with_texts``, for runs in memory, read from ``paths``.
 
     Raises:
         InputError: a passage has two texts or two titles, with both places.
@@ -491,9 +488,9 @@ _CORPUS = "_corpus"
 def split_runs(
     runs: Sequence[Location], corpora: Sequence[Location]
 ) -> tuple[tuple[Location, ...], tuple[Location, ...]]:
-    """The files of runs, and the corpus of each, whose file or name stands behind them: ``mine.trec@words-100``.
+    """The files of runs, and their corpora, whose file or name stands behind them: ``mine.trec@words-100``.
 
-    Without corpora, the runs as they are.
+    Runs stay unchanged if there are no corpora.
 
     Raises:
         InputError: a run names none of the corpora, or a name that two have.

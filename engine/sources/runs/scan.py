@@ -1,8 +1,8 @@
 """Runs of any layout and size in batches, in the order of the file; and how large they are.
 
-TREC text is parsed a block at a time by Arrow. A block in which a line is anything but six columns of
-plain text with a number among them is parsed line by line instead, where Python says what counts as white
-space and as a number, and every error names its line.
+TREC text is parsed a block at a time by Arrow. A block in which a line is anything but six columns of plain text with a
+number among them is parsed line by line instead, where Python decides on white space and numbers, and every error names
+its line.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ _BLOCK = 4 << 20
 # Bytes of fewer than some 500 lines, for which it is not worth while to call Arrow.
 _SMALL = 1 << 15
 _ROWS = 100_000
-# Records of a Parquet file that are taken at a time.
+# Records of a Parquet file per batch.
 _RECORDS = 10_000
-# A dictionary whose first list is one of scores: it holds no passages.
+# A dictionary whose first list holds scores, and no passages.
 _SCORES = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{', re.S)
 # One whose first value holds lists of queries.
 _OF_RUNS = re.compile(_SCORES.pattern + rb'\s*"(?:[^"\\]|\\.)*"\s*:\s*[{\[]', re.S)
 
 _COLUMNS = [QUERY_ID, "Q0", DOC_ID, STATED_RANK, SCORE, RUN]
-# Characters that Python takes for white space and that do not end a line; others of ASCII's control
-# characters, some of which it takes for white space too, are left to Python.
+# Characters that Python takes for white space and that do not end a line; others of ASCII's control characters, some of
+# which are white space too, are left to Python.
 _BLANKS = bytes.maketrans(b"\t\r\v\f", b"    ")
 _PLAIN = bytes(set(range(256)) - set(range(0x00, 0x09)) - set(range(0x0E, 0x20)))
 # White space beyond ASCII, in UTF-8.
@@ -94,13 +94,13 @@ def scan_run(path: Location) -> Iterator[Batch]:
 
 
 def layout_of(path: Location) -> Layout:
-    """The layout of a run, by its name and its start; an InputError refuses what no layout is."""
+    """The layout of a run, by its name and its start; an InputError if none fits."""
     start = b"" if suffix_of(path) == ".parquet" else start_of(path, WHAT)
     return next(layout for layout in LAYOUTS if layout.holds(path, start))
 
 
 def line_of(path: Location, query_id: str, doc_id: str) -> int | None:
-    """Where a run with a line for each row lists a document; only looked up to word an error."""
+    """The line in which a run with lines lists a document; only for error messages."""
     if layout_of(path).has_lines:
         for batch in scan_run(path):
             rows = batch.rows.filter(pl.col(QUERY_ID) == query_id, pl.col(DOC_ID) == doc_id)
@@ -119,7 +119,7 @@ def runs_within(path: Location) -> dict[str, Any]:
 
 
 def _is_table(path: Location, start: bytes) -> bool:
-    """Whether a file is Parquet with the columns of the run table and without texts."""
+    """Whether a file is Parquet with the run table's columns, without texts."""
     if suffix_of(path) != ".parquet":
         return False
     with open_parquet(path) as table:
@@ -177,7 +177,7 @@ def _refuse_scores(path: Location, rows: pl.DataFrame) -> None:
 
 
 def _dictionary_batches(path: Location) -> Iterator[Batch]:
-    """A dictionary of scores, of lists of ids, or of lists of passages, which are objects or, all of them, texts."""
+    """A dictionary of scores, of lists of ids, or of lists of passages, which are all objects or all texts."""
     document = read_json_document(path, WHAT)
     lists = [] if isinstance(next(iter(document.values()), None), dict) else document.values()
     items = [item for listed in lists if isinstance(listed, list) for item in listed]
@@ -224,7 +224,7 @@ def _trec_batches(path: Location) -> Iterator[Batch]:
                 return
     except DAMAGE:
         pass
-    # A line without end, or a damaged file: what is still whole, and then the error with its line.
+    # A line without end, or a damaged file: yield whole lines, then raise the error with its line.
     yield from _one_by_one(
         path, (line for line in raw_lines(path, WHAT) if line[0] > max(done, header))
     )
@@ -253,7 +253,7 @@ def _lines(block: bytes, first_line: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _one_by_one(path: Location, lines: Iterable[tuple[int, bytes]]) -> Iterator[Batch]:
-    """Parse line by line. The rows above a bad line are given before the error is raised."""
+    """Parse line by line. The rows above a bad line come before its error."""
     rows: list[tuple[object, ...]] = []
     names: set[str] = set()
     try:
@@ -302,7 +302,7 @@ def _bad_score(
 
 
 def _parsed(block: bytes, first_line: int) -> Batch | None:
-    """The rows of a block of whole lines; None where Python should look at every line."""
+    """The rows of a block of whole lines; None if Python should parse every line."""
     if len(block) < _SMALL:
         return None
     if not block.isascii():
@@ -369,11 +369,11 @@ class Layout:
     """How a run is written.
 
     Attributes:
-        words: its name in refusals; empty where that of another says enough.
-        holds: whether a file has it, by its place and its start (empty for Parquet), if none of those above it has.
+        words: its name in refusals; empty if another layout's name covers it.
+        holds: whether a file has it, by its place and its start (empty for Parquet), if no layout above holds.
         scan: the batches of such a file.
-        least: bytes of its shortest row; 0 where these say nothing.
-        usual: bytes of a usual row, where rows are estimated by these and never counted.
+        least: bytes of its shortest row; 0 if unknown.
+        usual: bytes of a usual row, if rows are estimated by size and never counted.
         has_lines: whether each row is a line.
     """
 
@@ -425,7 +425,7 @@ _PACKED_AT_MOST, _PACKED = 1000, 5
 
 
 def bytes_of(path: Location) -> int:
-    """About how many bytes a run has, or would have as TREC text; 0 where nobody knows."""
+    """Approximate bytes of a run, or of the run as TREC text; 0 if unknown."""
     if suffix_of(path) == ".parquet":
         return _rows_of(path) * _USUAL
     return _stored(path) * (_PACKED if suffix_of(path) in PACKED else 1)
@@ -434,8 +434,8 @@ def bytes_of(path: Location) -> int:
 def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
     """Whether runs list this many passages within the cutoff, counted once for each run.
 
-    Small files are told by their sizes alone, JSON dictionaries of scores by ``Layout.usual``. Others are counted until
-    the number is reached, at more than half a million rows a second; files with a fault count as far as they can.
+    Small files are judged by their sizes alone, JSON dictionaries of scores by ``Layout.usual``. Others are counted
+    until the number is reached, at more than half a million rows a second; files with a fault count as far as they can.
     """
     if sum(_most_rows(path) for path in paths) < passages:
         return False
