@@ -37,7 +37,7 @@ class Kiwi:
         self._kiwi: Any = kiwipiepy.Kiwi(num_workers=os.cpu_count() or 1)
 
     def split(self, texts: Iterable[str]) -> list[str]:
-        """The morphemes of each text, separated by spaces; an empty text stays empty."""
+        """The morphemes of texts, separated by spaces; an empty text stays empty."""
         return [
             " ".join(token.form for token in tokens if token.form.strip())
             for tokens in self._kiwi.tokenize(texts)
@@ -45,7 +45,7 @@ class Kiwi:
 
 
 def _version_of_kiwi() -> str:
-    """What decides how texts are split: the versions of Kiwi and of its model."""
+    """The versions of Kiwi and its model, which decide how texts are split."""
     names = ("kiwipiepy", "kiwipiepy_model")
     return " ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
@@ -123,7 +123,7 @@ def build_index(
 
 
 def _move_into_place(work: Path, directory: Path) -> None:
-    """Move a finished index to its place, and the old one to where the new one was made."""
+    """Move a finished index to its place, and the old one to the new one's place."""
     old = work / _OLD
     try:
         if directory.exists():
@@ -147,8 +147,8 @@ def search(
 ) -> pl.DataFrame:
     """The run table of the best ``k`` passages for each query.
 
-    Queries without any hit, such as those that consist of stop words, have no rows. Equal scores
-    are ordered by document id, as Anserini orders them.
+    Queries without any hit, such as queries of stop words, have no rows. Equal scores are ordered by document id, as
+    Anserini orders them.
 
     Args:
         queries: ``query_id`` and ``query``.

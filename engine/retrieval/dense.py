@@ -1,8 +1,10 @@
-"""Dense retrieval: an index of vectors built from a streamed corpus, and search in it, exact or approximate; of either kind.
+"""Dense retrieval: an index of vectors built from a streamed corpus, and search in it, exact or approximate, or in
+either kind of index.
 
-An approximate index is built from a FAISS factory string (https://github.com/facebookresearch/faiss/wiki/The-index-factory):
-``IVF1024,Flat`` searches the nearest of 1,024 cells, ``HNSW32`` walks a graph, ``OPQ32,IVF1024,PQ32`` stores 32
-bytes per vector. Such an index is held in memory as a whole, and its scores are those of FAISS.
+An approximate index is built from a FAISS factory string
+(https://github.com/facebookresearch/faiss/wiki/The-index-factory): ``IVF1024,Flat`` searches the nearest of 1,024
+cells, ``HNSW32`` walks a graph, ``OPQ32,IVF1024,PQ32`` stores 32 bytes per vector. Such an index is held in memory as a
+whole, and FAISS computes its scores.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
 # Starts reading the corpus from the beginning: batches of the corpus table.
 Scan = Callable[[], Iterator[pl.DataFrame]]
-# Of a corpus whose parts any process can read: the first row of each, a multiple of the number given, and its scan.
+# Parts of a corpus that any process can read: first rows, multiples of the argument, and scans.
 Split = Callable[[int], Sequence[tuple[int, Scan]]]
 Progress = Callable[[int, int], None]
 # Reads a part of an index's vectors.
@@ -54,8 +56,8 @@ ReadPart = Callable[[], Block]
 _FEW = 4
 
 _RECORDED = ("name", "source", "digest", "dtype", "dimensions")
-# Numbers of vectors that a search takes at a time: 32 MiB, and 256 MiB where they are copied to a GPU, whose
-# search of a small block would end before the next one is there.
+# Numbers of vectors that a search takes at a time: 32 MiB, and 256 MiB for a GPU, which would search a small block
+# faster than the next arrives.
 _BLOCK_NUMBERS = 2**23
 _GPU_BLOCK_NUMBERS = 2**26
 _SUFFIX = ".faiss"
@@ -129,13 +131,12 @@ def build_index(
 
     Args:
         scan: starts reading the corpus; both times it must yield the same passages.
-        options: how vectors are stored and computed. Without ``actors``, few shards are encoded in this process.
+        options: how vectors are stored and computed. Few shards are encoded in this process, unless ``actors`` is set.
         shard: passages per shard.
-        on_progress: called with the number of shards done and the total; first with those reused.
-        on_event: told one line when nodes of the cluster come or go, or the build waits.
-        executor: runs the encoder instead, as on machines of one's own. It must make that encoder's vectors: shards are
-            kept under the encoder's name.
-        split: gives parts of the corpus that actors can read; none where this process has to.
+        on_progress: called with the number of shards done and the total; first with the number reused.
+        on_event: called with a line when nodes of the cluster come or go, or the build waits.
+        executor: custom executor. It must return this encoder's vectors: shards are kept under the encoder's name.
+        split: gives parts of the corpus that actors can read; none if this process has to read it.
 
     Raises:
         InputError: the directory holds something else, the corpus cannot be read or changed
@@ -184,7 +185,7 @@ def build_index(
 
 
 def is_constant(directory: Path, index: Manifest) -> bool:
-    """Whether an index has several vectors, and all are one."""
+    """Whether an index has several vectors, all equal."""
     first = None
     for block in read_blocks(directory, index):
         first = block.vectors[0] if first is None else first
@@ -194,7 +195,7 @@ def is_constant(directory: Path, index: Manifest) -> bool:
 
 
 def length_ratio(directory: Path, index: Manifest) -> float:
-    """How many times as long as the shortest vector the longest one is, 1 or more; vectors of zeros do not count."""
+    """Length of the longest vector over that of the shortest, at least 1; vectors of zeros do not count."""
     extremes = []
     for block in read_blocks(directory, index):
         lengths = np.linalg.norm(block.vectors.astype(np.float32, copy=False), axis=1)
@@ -215,7 +216,7 @@ def _manifest(
                 **{name: getattr(spec, name) for name in _RECORDED},
                 "text": asdict(spec.text) | {"layers": list(spec.text.layers)},
                 "scaled": spec.text.normalize,
-                # Absent where no code runs, as before there was a choice.
+                # Absent if no code runs, as in earlier versions.
                 **({"code": spec.code} if spec.code else {}),
             },
             "storage": options.storage,
@@ -238,19 +239,19 @@ def search(
 ) -> pl.DataFrame:
     """The run table of the passages of highest inner product for each query.
 
-    Equal scores are ordered by document id. An index of fewer than ``k`` passages returns all of them, and a query
-    whose vector is zeros none. Where there are several GPUs, here or on the cluster of ``RAY_ADDRESS``, queries are
-    encoded and vectors searched on an actor for each, which reads the index; the run is the same.
+    Equal scores are ordered by document id. An index of fewer than ``k`` passages returns all, and a query whose vector
+    is zeros none. If there are several GPUs, here or on the cluster of ``RAY_ADDRESS``, an actor per GPU encodes
+    queries, reads the index and searches it; the run is the same.
 
     Args:
         queries: ``query_id`` and ``query``.
-        options: those of the other kind of index are ignored.
-        block: vectors in memory at a time; None for 32 MiB of them, or 256 MiB where GPUs search.
-        on_event: told one line when nodes of the cluster come or go, or the search waits.
+        options: options of the other kind of index are ignored.
+        block: vectors in memory at a time; None for 32 MiB, or 256 MiB if GPUs search.
+        on_event: called with a line when nodes of the cluster come or go, or the search waits.
 
     Raises:
-        InputError: not a dense index, another encoder than the index was built with, one that needs
-            code which may not run, or no approximate index.
+        InputError: not a dense index, an encoder other than the index', an encoder whose code may not run, or no
+            approximate index.
         EncodeError: vectors could not be computed, or not be searched.
     """
     directory = Path(directory)
@@ -308,7 +309,7 @@ def search_index(
 def approximate_recall(
     run: pl.DataFrame, directory: Path, queries: pl.DataFrame, options: SearchOptions
 ) -> tuple[float, int]:
-    """The share of exact results, in [0, 1], that a run of ``search_index`` has, and over how many queries."""
+    """The share of exact results, in [0, 1], in a run of ``search_index``, and the number of queries."""
     sample = queries.head(_RECALL_QUERIES)
     exactly = replace(options, approximate=None)
     exact = search_index(directory, sample, name="exact", options=exactly)
@@ -348,7 +349,7 @@ def _parts(directory: Path, index: Manifest, block: int) -> list[ReadPart]:
 
 
 def encoder_of(index: Manifest, options: SearchOptions) -> EncoderSpec:
-    """The specification of the encoder that an index was built with; an InputError where it needs code that may not run."""
+    """The specification of an index' encoder; an InputError if it needs code that may not run."""
     recorded = index.settings["encoder"]
     code = recorded.get("code", "")
     if code and not options.trust_remote_code:
@@ -499,7 +500,7 @@ def _faiss_file(directory: Path, index: Manifest) -> Path | None:
 
 
 def empty_index(factory: str, dimensions: int) -> Any:
-    """The index of a factory string, without vectors; an InputError where FAISS does not accept it for their length."""
+    """The index of a factory string, without vectors; an InputError if FAISS rejects it for their length."""
     require("`factory`", "retrieval", "faiss")
     import faiss
 

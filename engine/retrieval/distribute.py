@@ -1,9 +1,9 @@
 """Encoding a corpus, and searching vectors on several GPUs, on Ray Data.
 
-To encode, tasks read and cut a part of the corpus each, and actors that host the encoder encode its shards. A task asks the
-driver for shards that it cannot read where it runs, or reads otherwise than the driver did. The desk where it asks stands on
-the driver's node and restarts, empty, where its process ends alone: Ray then repeats the question, and the driver reads the
-part again. Ray Data holds these tasks back while actors have enough to do.
+To encode, tasks read and cut a part of the corpus each, and actors that host the encoder encode its shards. A task asks
+the driver for shards that it cannot read on its node, or reads with other content than the driver. Its desk is an actor
+on the driver's node and restarts, empty, if its process ends alone: Ray then repeats the question, and the driver reads
+the part again. Ray Data holds these tasks back while actors have enough to do.
 
 To search, actors, one a GPU, encode queries and find candidates among vectors. A task is a part of the queries, or of the
 index, whose files all nodes must see. The run does not depend on actors: queries are encoded in the same parts as in one
@@ -64,7 +64,7 @@ class Desk(Counts):
             return list(self._asked)
 
     async def answer(self, shard: tuple[int, str], content: Sequence[ray.ObjectRef]) -> None:
-        """Take what ``ask`` gives."""
+        """Take the content for ``ask``."""
         async with self._changed:
             self._asked.discard(shard)
             self._answers[shard] = content
@@ -77,11 +77,11 @@ class Desk(Counts):
 
 
 def feed(parts: Sequence[Part], desk: Any) -> None:
-    """Read in this process the shards that tasks ask for, until the desk ends; an error is handed on in a shard's place."""
+    """Read in this process the shards that tasks ask for, until the desk ends; an error takes a shard's place."""
     reading: dict[int, Iterator[Shard]] = {}
 
     def found(number: int, key: str) -> list[Any]:
-        # From where the part is read, else from its beginning: a task may be done again.
+        # Continue in the part, or start over: a task may be repeated.
         for again in (False, True):
             if again or number not in reading:
                 reading[number] = parts[number]()
@@ -133,7 +133,7 @@ class EncoderActor:
 
 
 def _cut(batch: pa.Table, desk: Any) -> Iterator[pa.Table]:
-    """The shards of a part of the corpus, in the order of its keys, whoever reads them."""
+    """The shards of a part of the corpus, in the order of its keys, whether the task or the driver reads them."""
     number, part = batch["number"][0].as_py(), pickle.loads(batch["part"][0].as_py())
     here = part()
     for key in part.keys:
@@ -160,7 +160,7 @@ def execute(
 ) -> Iterator[Encoded]:
     """Encode shards on a pool of actors; results are yielded as they complete, in any order.
 
-    Ray must have been started. ``on_event`` is told one line when nodes come or go, actors restart, or it waits.
+    Ray must have been started. ``on_event`` receives a line when nodes come or go, actors restart, or it waits.
 
     Raises:
         InputError: the corpus cannot be read.
@@ -198,7 +198,7 @@ def execute(
 def results_of(
     doing: str, dataset: ray.data.Dataset, counts: Any, needs: Needs, on_event: OnEvent
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a dataset that actors make, as they come; at its end, the actor that counts attempts ends."""
+    """The rows of actors' results, as they come; the actor that counts attempts ends last."""
     try:
         with (
             reported(doing, EncodeError, needs),
@@ -212,7 +212,7 @@ def results_of(
 
 
 def pool_for(spec: EncoderSpec, parts: int) -> Pool | None:
-    """An actor for each GPU, and at most each part, of the Ray that is started or joined; None for fewer than two GPUs."""
+    """An actor per GPU, and at most one per part, of the started or joined Ray; None for fewer than two GPUs."""
     cluster.start_ray()
     weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
     pool = decide(PoolSettings(), device.default_actor_memory(weights)).at_most(parts)
@@ -222,7 +222,7 @@ def pool_for(spec: EncoderSpec, parts: int) -> Pool | None:
 class SearchActor:
     """Encodes queries, or searches vectors, on the GPU that Ray gave it. Loads encoder and FAISS at first use.
 
-    Where it searches, ``queries`` refers to their vectors; ``counts`` are of the attempts at parts.
+    ``queries`` refers to the vectors for a search; ``counts`` counts attempts at parts.
     """
 
     def __init__(self, counts: Any, spec: EncoderSpec, queries: Any = None, k: int = 0) -> None:
@@ -230,7 +230,7 @@ class SearchActor:
         self._counts = counts
         self._spec = spec
         self._queries: Singles | None = None if queries is None else ray.get(queries)
-        # Of the parts that this actor had: what is below their k-th best is not among those of all, either.
+        # The k-th best of this actor's parts: lower scores are not among the best of all parts, either.
         self._best = flat.Best(0 if self._queries is None else len(self._queries), k)
         self._encoder: Any = None
         self._nearest: Nearest | None = None
@@ -280,9 +280,9 @@ class SearchOnRay:
     Attributes:
         pool: as ``pool_for`` gives it. It does not grow: a search is over before nodes come.
         spec: the encoder of the queries.
-        parts: of the index, each a call that reads its vectors.
-        on_event: told one line when nodes come or go, or actors are lost.
-        actor_class: in the place of ``SearchActor``.
+        parts: parts of the index: calls that read vectors.
+        on_event: called with a line when nodes come or go, or actors are lost.
+        actor_class: replaces ``SearchActor``.
     """
 
     pool: Pool
@@ -302,7 +302,7 @@ class SearchOnRay:
     def __call__(
         self, blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles
     ) -> Iterator[Found]:
-        """The candidates of the parts, in the order in which they are found; ``blocks`` stay unread."""
+        """The candidates of the parts, as they arrive; ``blocks`` stay unread."""
         arguments = {"queries": ray.put(queries), "k": k}
         return (found for _, found in self._done("searching", self.parts, **arguments))
 
@@ -310,7 +310,7 @@ class SearchOnRay:
         self, doing: str, parts: Sequence[Any], **arguments: Any
     ) -> Iterator[tuple[int, Any]]:
         rows = [{"number": n, "content": pickle.dumps(part, 5)} for n, part in enumerate(parts)]
-        # Where a node is lost, actors that have nothing more to do give their GPUs to those that were on it.
+        # If a node is lost, idle actors give their GPUs to the lost actors' replacements.
         pool = replace(self.pool, least=1, most=self.pool.start).at_most(len(rows))
         counts = ray.remote(**cluster.beside_driver())(Counts).remote()
         results = one_row_blocks(rows).map_batches(

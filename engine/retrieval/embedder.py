@@ -1,6 +1,6 @@
-"""An encoder that a server runs: many texts in a request, many requests at a time, and each text asked for once.
+"""An encoder on a server: many texts in a request, many requests at a time, and no text twice.
 
-Vectors are kept in a file of the cache, so that no vector is paid for twice, whichever index or search needs it.
+A file of the cache keeps vectors, so that no vector is paid for twice, whichever index or search needs it.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from engine.sources.io.digests import sealed, unsealed
 
 Vectors = npt.NDArray[np.float32]
 
-# Texts of a request, of which OpenAI takes 2,048 with 300,000 tokens: an answer to so few fits into what is taken of
-# one, whatever their dimensions and format. What a server does not take together is asked for in halves.
+# Texts per request, of which OpenAI takes 2,048 with 300,000 tokens: responses of this size stay below the response
+# limit, whatever the dimensions and format. Rejected requests are split in halves.
 _MOST_TEXTS = 128
-# The first text for a server, and how far apart vectors of the same model may be, by their length: rounding does 0.01.
+# The first text for a server, and the tolerance for vectors of the same model, relative to length: rounding does 0.01.
 _TRIAL, _ALIKE = "What is retrieval?", 0.1
-# Seconds that another process may write into the file, which takes some thousandths.
+# Seconds to wait for another process' write, which takes some thousandths.
 _PATIENCE = 30
 _KEPT = "every vector that came is kept: run the same command again to go on from there"
 
 
 class Embedder:
-    """Gives the vectors of texts, as ``Encoder`` does, from a server and from what it gave before.
+    """Gives the vectors of texts, as ``Encoder`` does, from a server and from its earlier responses.
 
     Raises:
         InputError: the server does not take the key, the model, the dimensions or a text, or has another model than
-            before; the file of what it gave cannot be used.
-        EncodeError: what it gives are no vectors, or nothing more can be asked.
+            before; the file of its vectors cannot be used.
+        EncodeError: its response has no vectors, or the budget of requests is spent.
     """
 
     def __init__(self, spec: EncoderSpec) -> None:
@@ -97,13 +97,13 @@ class Embedder:
             raise EncodeError(f"{error}; {_KEPT}") from None
         finally:
             if len(found) < len({*texts}):
-                self._limits.end()  # nobody makes a request again; what is under way is paid for
+                self._limits.end()  # no request is repeated; pending ones are paid for
             threads.shutdown(cancel_futures=True)
         numbers = np.frombuffer(b"".join([found[_key(text)] for text in texts]), np.float32)
         return numbers.reshape(len(texts), self.spec.dimensions)
 
     def _fetch(self, texts: list[str]) -> dict[bytes, bytes]:
-        """Ask for vectors and keep them; in halves where the server does not take all texts together."""
+        """Request vectors and keep them; in halves if the server rejects all texts together."""
         try:
             return self._keep(texts, self._given(texts))
         except RefusedError as error:
@@ -116,7 +116,7 @@ class Embedder:
         return self._fetch(texts[:half]) | self._fetch(texts[half:])
 
     def _given(self, texts: Sequence[str], *, calibrates: bool = True) -> Vectors:
-        """The vectors of texts as the server gives them, in the order of the texts."""
+        """The server's vectors of texts, in their order."""
         given = self._client.ask(self._api, json.dumps(texts), 0, calibrates=calibrates).vectors
         try:
             by_place = {one["index"]: _numbers(one["embedding"]) for one in given}
@@ -147,7 +147,7 @@ class Embedder:
         return {key: vector for key, vector in whole.items() if vector is not None}
 
     def _whole(self, kept: object) -> bytes | None:
-        """A vector as it was kept; None where it is none, or another."""
+        """A stored vector; None if it is damaged, or another's."""
         size = 4 * self.spec.dimensions
         # Earlier versions kept no digest.
         vector = unsealed(kept) if isinstance(kept, bytes) and len(kept) != size else kept

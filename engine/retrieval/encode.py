@@ -1,9 +1,9 @@
 """Encoding a corpus, in shards, and queries; and the files that hold the vectors of shards.
 
 A shard is a piece of a corpus, named by a hash of its encoder, its storage and its passages. A file is written whole or
-not at all and never changed. So a build that was killed finds what it had completed, a corpus that grew at its end costs
-only the new shards, and a vector is never mistaken for that of another text. Shards and queries are encoded in this
-process; ``distribute`` uses Ray instead.
+not at all and never changed. So a killed build finds its completed shards, a corpus that grew at its end costs only the
+new shards, and a vector is never mistaken for another text's. Shards and queries are encoded in this process;
+``distribute`` uses Ray instead.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Storage = Literal["fp32", "fp16"]
 Floats = npt.NDArray[np.floating]
 TYPES: dict[Storage, npt.DTypeLike] = {"fp32": np.float32, "fp16": np.float16}
 VECTOR = "vector"
-# How files are read: each page has a checksum, which those of earlier versions lack.
+# Options of reading: pages have checksums, which files of earlier versions lack.
 CHECKED: dict[str, Any] = {"page_checksum_verification": True}
 FOLDER = "shards"
-# A shard's file, or the remains of one from a killed build of an earlier version.
+# A shard's file, or its remains from a killed build of an earlier version.
 _NAME = re.compile(r"[0-9a-f]{40}\.parquet|\.[0-9a-f]{40}\.[0-9a-f]+\.tmp\.parquet")
 # Passages per shard: some seconds on one laptop core, some megabytes of vectors.
 SHARD = 2048
@@ -58,7 +58,7 @@ class Part:
     """A part of a corpus, some shards of which are to be encoded; called, it reads and gives them.
 
     Attributes:
-        keys: theirs, in the order of the corpus.
+        keys: the shards' keys, in the order of the corpus.
         anywhere: whether processes that see the files of the corpus may call it, too.
     """
 
@@ -133,7 +133,7 @@ def read_shards(directory: Path, keys: Sequence[str], storage: Storage, dimensio
     """Read the files of shards as one block; vectors are widened to fp32.
 
     Raises:
-        InputError: one is missing, broken, or does not hold what the index's manifest states.
+        InputError: a file is missing, broken, or differs from the index's manifest.
     """
     held = [_read(directory, key, storage, dimensions) for key in keys]
     if len(held) == 1:
@@ -169,7 +169,7 @@ def readable(file: Path) -> Iterator[None]:
 
 
 def prune(directory: Path, keys: Iterable[str]) -> None:
-    """Remove files of shards that an index does not use, those of an older corpus or encoder."""
+    """Remove files of shards that an index does not use, such as an older corpus' or encoder's."""
     wanted = {shard_path(directory, key).name for key in keys}
     for file in (directory / FOLDER).iterdir():
         if file.name not in wanted and _NAME.fullmatch(file.name):
@@ -202,7 +202,7 @@ def execute(
 def specify(
     options: EncoderOptions, *, memory: int = 0, gpu: bool | None = None, threads: int = 0
 ) -> EncoderSpec:
-    """The specification of an encoder of this machine, or of a server, whose vectors are taken as they come.
+    """The specification of an encoder of this machine, or of a server, whose vectors stay as they come.
 
     Raises:
         InputError: as ``encoders.specify`` and ``Embedder``.
@@ -223,7 +223,7 @@ def specify(
 
 
 def encoder_for(spec: EncoderSpec) -> Any:
-    """What encodes texts here: a model that is loaded (``Encoder``), or a server that is asked (``Embedder``)."""
+    """The encoder in this process: a loaded model (``Encoder``), or the client of a server (``Embedder``)."""
     if spec.server:
         from engine.retrieval.embedder import Embedder
 

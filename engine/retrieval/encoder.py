@@ -66,7 +66,7 @@ class Encoder:
         Texts longer than the model reads are truncated.
 
         Args:
-            prefix: with what each begins; None for that of passages.
+            prefix: the texts' prefix; None for the prefix of passages.
 
         Raises:
             EncodeError: a single text does not fit into memory, or a vector is not finite.
@@ -110,22 +110,22 @@ class Encoder:
         )["input_ids"]
 
     def _tokens_of(self, prefix: str) -> int:
-        """How many tokens of each text are a prefix that does not count, without one that ends a text."""
+        """Number of leading tokens, from the prefix, that do not count, without an end token."""
         if self.spec.text.include_prompt or not prefix:
             return 0
         ids = self._token_ids([prefix])[0]
         return len(ids) - (ids[-1] in self._tokenizer.all_special_ids)
 
     def _forward(self, token_ids: Sequence[Sequence[int]], left_out: int) -> Vectors:
-        """The vectors of one batch, whose first tokens may be left out of pooling: (texts, dimensions) in fp32."""
+        """The vectors of a batch, whose first tokens may be left out of pooling: (texts, dimensions) in fp32."""
         length = max(1, max(map(len, token_ids)))
-        # Tokens, and which of them are not padding: to the device in one copy.
+        # Tokens and the padding mask: to the device in one copy.
         host = np.zeros((2, len(token_ids), length), dtype=np.int64)
         host[0] = self._padding
         for row, ids in enumerate(token_ids):
             host[0, row, : len(ids)] = ids
             host[1, row, : len(ids)] = 1
-        # Without padding no mask is needed, and attention takes its fastest path.
+        # No mask if there is no padding: attention then takes its fastest path.
         unpadded = bool(host[1].all())
         tokens, attention = torch.from_numpy(host).to(self._device)
         states = self._model(
@@ -141,12 +141,12 @@ class Encoder:
 def pool(
     states: torch.Tensor, attention: torch.Tensor, pooling: Pooling, left_out: int = 0
 ) -> torch.Tensor:
-    """The vectors of texts from those of their tokens: (texts, length, size) to (texts, size).
+    """The vectors of texts from token vectors: (texts, length, size) to (texts, size).
 
     Args:
         states: of the tokens, in fp32.
-        attention: 1 where there is a token, 0 after the last; (texts, length).
-        left_out: tokens at the beginning of each text that do not count.
+        attention: 1 for tokens, 0 after the last; (texts, length).
+        left_out: leading tokens of a text that do not count.
     """
     counted = attention.clone() if left_out else attention
     counted[:, :left_out] = 0

@@ -35,9 +35,9 @@ class Preset:
     """How a family of encoders is meant to be used, as its authors chose.
 
     Attributes:
-        pooling: which of the last layer's vectors of all tokens, special tokens included, make the text's:
-            their mean, also weighted by position from 1 on or times the root of their number, the vector
-            of the first or of the last token, or the largest of each number.
+        pooling: how the last layer's token vectors, special tokens included, become the text's: their mean, also
+            weighted by position from 1 on or times the root of their number, the vector of the first or of the last
+            token, or the maximum by dimension.
         normalize: whether vectors are scaled to length 1 (the inner product is then the cosine).
         query_prefix, passage_prefix: text put before queries and before passages.
         separator: text between a passage's title and its text; left out if the title is empty.
@@ -45,8 +45,8 @@ class Preset:
         lower_case: whether texts are lower-cased first.
         include_prompt: whether the tokens of a prefix count where vectors are pooled.
         layers: folders of sentence-transformers' ``Dense`` modules, applied after pooling in this order.
-        dimensions: how many numbers of each vector are kept, from its beginning, before it is scaled to
-            length 1 (Matryoshka embeddings); None for all.
+        dimensions: length to which vectors are cut before they are scaled to length 1 (Matryoshka embeddings); None for
+            all.
     """
 
     pooling: Pooling
@@ -61,7 +61,7 @@ class Preset:
     dimensions: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(self.layers))  # a list where it comes from JSON
+        object.__setattr__(self, "layers", tuple(self.layers))  # a list if it comes from JSON
 
 
 PRESETS: dict[str, Preset] = {
@@ -116,7 +116,7 @@ class EncoderOptions(ServerSettings):
             )
 
     def adapt(self, preset: Preset) -> Preset:
-        """The preset with the replacements of these options."""
+        """The preset with these options' replacements."""
         names = ("pooling", "query_prefix", "passage_prefix")
         given = {name: getattr(self, name, None) for name in names}
         return replace(preset, **{name: one for name, one in given.items() if one is not None})
@@ -148,18 +148,19 @@ class QueryEncoderOptions(EncoderOptions):
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """All that decides the vectors of an encoder, and the resources that it may use.
+    """All settings that decide an encoder's vectors, and the resources that it may use.
 
     Attributes:
         name: the encoder as the user named it.
-        source: where another machine finds the same files: the name, with paths made absolute.
+        source: name for another machine with the same files, with absolute paths.
         digest: SHA-256 over the files in that directory that decide a vector.
         dtype: precision of weights and activations; pooling and later steps are computed in fp32.
-        code: SHA-256 of the model's Python files, which may run (``engine.machine.model_files``); empty where none may.
-        memory: bytes that one actor may use; 0 means the default.
-        threads: CPU threads of one actor; 0 means all that torch sees.
+        code: SHA-256 of the model's Python files, which may run (``engine.machine.model_files``); empty if none may
+            run.
+        memory: bytes that an actor may use; 0 means the default.
+        threads: CPU threads of an actor; 0 means all that torch sees.
         batch_tokens: maximum of padded tokens in a batch; 0 means the device's default.
-        server: what is asked for the vectors in the place of a model on this machine.
+        server: the server that computes the vectors, in place of a model on this machine.
     """
 
     name: str
@@ -177,7 +178,7 @@ class EncoderSpec:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that decides the vectors: equal fingerprints and texts give equal vectors."""
+        """Hash over all settings that decide the vectors: equal fingerprints and texts give equal vectors."""
         text = self.text
         later = [text.include_prompt, text.layers, text.dimensions]
         decisive = [
@@ -209,13 +210,13 @@ def specify(
     """The specification of an encoder. Nothing is downloaded.
 
     Args:
-        options: which encoder, and how it is used. Without a preset, the model's files decide, in
-            the form that sentence-transformers writes (``modules.json`` and what it names).
-        gpu: whether actors will have GPUs, by which ``memory`` is judged; None where this machine encodes.
+        options: which encoder, and how it is used. The default preset is in the model's files, as sentence-transformers
+            writes them (``modules.json`` and the files that it names).
+        gpu: whether actors will have GPUs, for checking ``memory``; None if this machine encodes.
 
     Raises:
-        InputError: there is no such model here, it has neither safetensors nor a ``pytorch_model.bin`` of
-            plain tensors, it is not an encoder, nothing specifies how its vectors are pooled, or preset and files contradict each other.
+        InputError: there is no such model here, it has neither safetensors nor a ``pytorch_model.bin`` of plain
+            tensors, it is not an encoder, its pooling is unspecified, or preset and files contradict each other.
     """
     name = options.encoder
     for setting in options.server().changed():
@@ -285,7 +286,7 @@ def kept_of(name: str) -> tuple[str, int | None]:
 
 
 def _preset(path: Path, options: EncoderOptions) -> Preset:
-    """The preset that was chosen; without one, what the model's files or the pooling specify."""
+    """The chosen preset; else the one in the model's files or for the pooling."""
     pooling = options.pooling
     in_files = _from_model_files(path, options.encoder, ignore_pooling=pooling is not None)
     chosen = PRESETS[options.preset] if options.preset else in_files
@@ -318,7 +319,7 @@ def _is_scaled(path: Path, *, normalized: bool) -> bool:
     said = _object(file).get("similarity_fn_name", "dot")
     if said in (None, "cosine"):
         return True
-    # Of vectors of length 1 the nearest have the highest inner product.
+    # For vectors of length 1 the nearest have the highest inner product.
     if said != "dot" and not (normalized and said == "euclidean"):
         raise InputError(
             f"compares by {quoted(said)}, which is not searched",
@@ -330,7 +331,7 @@ def _is_scaled(path: Path, *, normalized: bool) -> bool:
 
 
 def lacks_scaling(spec: EncoderSpec) -> bool:
-    """Whether vectors were made as the encoder's files say, but for their length, which earlier versions left."""
+    """Whether vectors follow the encoder's files, but for their length, which earlier versions left."""
     path, text = Path(spec.path), spec.text
     files = None if text.normalize else _from_model_files(path, spec.name, ignore_pooling=False)
     if files is None or files.pooling != text.pooling or files.max_tokens < text.max_tokens:
@@ -364,14 +365,14 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
 
 
 def digest(path: Path, layers: Sequence[str] = ()) -> str:
-    """SHA-256 over the names and contents of those files of a model that decide its vectors."""
+    """SHA-256 over the names and contents of a model's files that decide its vectors."""
     files = {file for pattern in _DECISIVE for file in path.glob(pattern)}
     files.update(model_files.pickled_files(path), *(layer_files(path / one) for one in layers))
     return model_files.files_digest(path, files)
 
 
 def _locate(name: str) -> tuple[Path, str, int | None]:
-    """The directory of a model, what finds it elsewhere, and the dimensions that its name says to keep."""
+    """The directory of a model, its name for other machines, and the dimensions to keep by its name."""
     require(f"encoder {name!r}", "local")
     name, kept = kept_of(name)
     if name == BUNDLED:
@@ -443,10 +444,10 @@ def layer_files(folder: Path) -> list[Path]:
 
 
 def layer_of(folder: Path, width: int) -> dict[str, Any]:
-    """The configuration of a ``Dense`` module that is given ``width`` numbers: out_features, activation_function.
+    """The configuration of a ``Dense`` module with ``width`` inputs: out_features, activation_function.
 
     Raises:
-        InputError: it is none, or not a supported one.
+        InputError: it is no ``Dense`` module, or not a supported one.
     """
     config = _object(file := folder / "config.json")
     config.setdefault("activation_function", "torch.nn.modules.activation.Tanh")

@@ -28,7 +28,7 @@ from engine.tables import DOC_ID, SCORE
 Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
-# From (queries, vectors, k) to scores and positions, (queries, k) each, best first.
+# A search: (queries, vectors, k) to scores and positions, (queries, k) each, best first.
 Nearest = Callable[[Singles, Singles, int], tuple[Singles, Places]]
 
 QUERY_ROW = "query_row"
@@ -58,13 +58,13 @@ GPU_ROUNDING = Rounding(2.0**-10, 2.0**-22)
 
 
 class Found(NamedTuple):
-    """The candidates of a block, and how many queries the CPU searched in the place of the GPU."""
+    """The candidates of a block, and the number of queries that the CPU searched in the GPU's place."""
 
     candidates: pl.DataFrame
     on_cpu: int
 
 
-# From blocks, queries, k and each query's floor, which may rise meanwhile, to the candidates of each block, in any
+# Takes blocks, queries, k and the queries' floors, which may rise meanwhile; yields the candidates of blocks, in any
 # order: ``candidates`` wherever it runs.
 Searcher = Callable[[Iterable[Block], Singles, int, Doubles], Iterator[Found]]
 
@@ -83,7 +83,7 @@ def search_flat(
         blocks: the vectors, divided and ordered in any way.
         queries: (queries, dimensions).
         searcher: finds the candidates of blocks; None for this process's CPUs.
-        on_event: told when the CPU first does the work of a GPU, and at the end for how much of it.
+        on_event: called when the CPU first does the work of a GPU, and at the end with the amount.
 
     Returns:
         ``query_row`` (position in ``queries``), ``doc_id`` and ``score``, by query, descending
@@ -111,11 +111,11 @@ def search_flat(
 
 
 class Best:
-    """The best candidates of each query so far.
+    """The best candidates of every query so far.
 
     Attributes:
         table: the ``k`` best, as ``search_flat`` returns them.
-        floor: (queries,) the ``k``-th best score, -inf where fewer are known; it is raised in place.
+        floor: (queries,) the ``k``-th best score, -inf if there are fewer so far; it is raised in place.
     """
 
     def __init__(self, queries: int, k: int) -> None:
@@ -163,13 +163,13 @@ def candidates(
 
     Args:
         queries: (queries, dimensions).
-        floor: (queries,), -inf where fewer than k passages are known.
+        floor: (queries,), -inf for fewer than k passages so far.
         nearest: returns the best passages by approximate score.
-        rounding: of ``nearest``; where it is a GPU's, the CPU searches what a GPU cannot return.
+        rounding: of ``nearest``; for a GPU's, the CPU searches queries with more neighbours than a GPU returns.
 
     Raises:
-        EncodeError: an approximate score errs by more than e, or a query lacks candidates: neither can
-            be unless ``rounding`` is wrong or vectors are not finite.
+        EncodeError: an approximate score errs by more than e, or a query lacks candidates: impossible unless
+            ``rounding`` is wrong or vectors are not finite.
     """
     count = len(block.vectors)
     share = queries.shape[1] * rounding.sums + 2 * rounding.inputs
@@ -236,7 +236,7 @@ def nearest_on_cpu(queries: Singles, vectors: Singles, k: int) -> tuple[Singles,
 
 
 def nearest_on_gpu() -> Nearest:
-    """Search for at most 2,048 neighbours on this process's first GPU, which takes the vectors in pieces if they do not fit its memory."""
+    """Search for at most 2,048 neighbours on this process's first GPU; vectors are split if they exceed its memory."""
     import faiss
 
     resources = faiss.StandardGpuResources()

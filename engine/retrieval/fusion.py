@@ -26,9 +26,9 @@ def reciprocal_rank(
     result does not depend on the order of the runs: terms are added in ascending order.
 
     Args:
-        runs: the run table of several systems; a query may be missing from some of them.
+        runs: the run table of several systems; a query may be missing from some systems.
         constant: the k of the literature, 0 or more; 60 (Cormack, Clarke & Büttcher 2009).
-        one_corpus: whether all runs are known to be of the same queries and corpus, so that they may differ in all.
+        one_corpus: whether all runs certainly have the same queries and corpus, so that they may share no document.
 
     Raises:
         InputError: a run shares no document of the same query with any other run.

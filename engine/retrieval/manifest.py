@@ -21,7 +21,7 @@ FILE = "erag-index.json"
 # Marks a directory in which an index is built for the first time.
 UNFINISHED = "erag-index.unfinished"
 _FORMAT = 2
-# What the settings of an index hold at least, by its kind.
+# Required settings of an index, by its kind.
 _SETTINGS: dict[Kind, frozenset[str]] = {
     "bm25": frozenset({"language", "tokenizer"}),
     "dense": frozenset({"encoder", "storage", "factory", "shard", "shards"}),
@@ -42,7 +42,7 @@ class Manifest:
     Attributes:
         passages: their number, 1 or more.
         corpus: fingerprint of the corpus that it was built from (``sources.io.fingerprint``).
-        settings: what it was built with; they depend on the kind.
+        settings: settings of the build; they depend on the kind.
         versions: of the libraries that wrote its files.
         format: of the directory; other formats are not read.
     """
@@ -56,7 +56,7 @@ class Manifest:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """The versions of those packages that are installed."""
+    """The versions of the installed ones among the packages."""
     return {package: found for package in packages if (found := version_of(package))}
 
 

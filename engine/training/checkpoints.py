@@ -1,7 +1,7 @@
-"""Checkpoints in a folder at any address: training that was killed goes on from the latest one.
+"""Checkpoints in a folder at any address: killed training resumes from the latest one.
 
-A checkpoint is the files of transformers' Trainer in a folder of its own, and ``checkpoint.json``, which comes last
-and names the step: what it does not name is of nobody's use.
+A checkpoint is the files of transformers' Trainer in a folder of its own, and ``checkpoint.json``, which comes last and
+names the step: files that it does not name are unused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine.training.examples import Cuts
 _STATE = "checkpoint.json"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 WEIGHTS = "model.safetensors"
-# Without one of these the Trainer would begin that part anew, and say nothing.
+# If a file is missing, the Trainer silently starts that part anew.
 _NEEDED = {WEIGHTS, "optimizer.pt", "scheduler.pt", "trainer_state.json"}
 # The folder, within that of the checkpoints, of the model when training has ended.
 MODEL = "model"
@@ -41,22 +41,22 @@ class Evaluation:
 
 @dataclass
 class Progress:
-    """How far training is.
+    """The progress of a training.
 
     Attributes:
-        run: a hash of all that decides the curve, so that no other training goes on from here.
+        run: a hash over all settings and data that decide the curve, so that no other training resumes from here.
         precision: of the forward pass, as the recipe or the first worker's machine decided.
-        configuration: what the latest command asked for, for people to read; nothing follows from it.
-        losses: of each step, per target token.
-        tokens: that went through the encoder, without padding.
+        configuration: the latest command's settings, for people; the engine does not use them.
+        losses: losses by step, per target token.
+        tokens: number of tokens through the encoder, without padding.
         best: the step whose weights are kept: the latest whose metric no other exceeds, so that a metric that
             never leaves 0 does not bring the start back; 0 for the start.
-        cuts: what was cut in the first epoch.
+        cuts: cuts in the first epoch.
         seconds: of training, evaluations included, over all attempts.
         peak_memory: the highest of any worker, in bytes.
-        at_once: of each worker, as ``learner.Learner.at_once`` says it.
-        starts: how often training began or went on.
-        ended: why training has ended; empty while it goes on.
+        at_once: by worker, as in ``learner.Learner.at_once``.
+        starts: number of starts and resumptions.
+        ended: reason for the end; empty while training goes on.
     """
 
     run: str
@@ -80,16 +80,16 @@ class Progress:
         return max((one.value for one in self.evaluations), default=None)
 
     def since_best(self) -> int:
-        """Evaluations since the first of the best ones: those that are as good are no improvement."""
+        """Evaluations since the first of the best ones: equally good ones are no improvement."""
         values = [one.value for one in self.evaluations]
         return len(values) - 1 - values.index(max(values)) if values else 0
 
 
 def load_progress(folder: Folder, run: str) -> Progress | None:
-    """How far the training is whose checkpoints are in a folder; None where there are none.
+    """The progress of the training whose checkpoints are in a folder, if any.
 
     Raises:
-        InputError: they are another training's, or cannot be read.
+        InputError: the checkpoints are another training's, or cannot be read.
     """
     try:
         content = json.loads(folder.read(_STATE))
@@ -118,21 +118,21 @@ def are_in(folder: Folder) -> bool:
 
 
 def save(folder: Folder, progress: Progress, directory: Path) -> None:
-    """Keep a checkpoint of the Trainer, and remove what it replaces.
+    """Keep a checkpoint of the Trainer, and remove the one before.
 
     Raises:
-        WriteError: the place cannot be written; the checkpoint before is whole.
+        WriteError: the place cannot be written; the previous checkpoint is whole.
     """
     for file in sorted(directory.iterdir()):
         (folder / _name(progress.step)).put(file.name, file)
     folder.write(_STATE, (json.dumps(asdict(progress), indent=1) + "\n").encode())
-    # What is deleted must not be what a machine that stops would find named.
+    # Never delete files that ``checkpoint.json`` still names: the machine may stop.
     folder.settle()
     _delete(folder, but=(progress.step, progress.best))
 
 
 def load(folder: Folder, step: int, directory: Path, *names: str) -> Path:
-    """Copy the checkpoint of a step, or some files of it, into a directory; where it is there.
+    """Copy the checkpoint of a step, or some of its files, into a directory; returns its path there.
 
     Raises:
         InputError: a file is missing or cannot be read.

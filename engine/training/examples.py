@@ -1,7 +1,7 @@
-"""What a reader is trained on: queries with their passages, as it is given them, and what it is to answer.
+"""Training examples of a reader: queries with passages, as in its prompts, and target answers.
 
-Inputs are made by the functions that make them for an evaluation: ``Prompt.render`` and
-``models.tokenizing.tokenize``. Nothing here needs torch.
+Inputs come from the functions of an evaluation: ``Prompt.render`` and ``models.tokenizing.tokenize``. Nothing here
+needs torch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Example(NamedTuple):
     """A query in tokens.
 
     Attributes:
-        inputs: of the encoder: one, or with Fusion-in-Decoder one per passage.
-        target: what the decoder is to write, with the token that ends it unless it was cut.
-        cut_inputs: how many of the inputs were cut.
+        inputs: of the encoder: a single one, or one per passage with Fusion-in-Decoder.
+        target: the decoder's target, with its end token unless it was cut.
+        cut_inputs: number of inputs that were cut.
         cut_target: whether the target was cut.
     """
 
@@ -39,7 +39,7 @@ class Example(NamedTuple):
 
 
 class Examples(Protocol):
-    """Where examples come from, the same in every process for an epoch and places; ``digest`` is a hash of their source."""
+    """A source of examples, equal in every process for an epoch and places; ``digest`` is a hash of the source."""
 
     digest: str
 
@@ -50,7 +50,7 @@ class Examples(Protocol):
 
 @dataclass(frozen=True)
 class Cuts:
-    """How much of what the model was given was cut; of one epoch."""
+    """Counts of cut inputs and targets, in an epoch."""
 
     inputs: int = 0
     cut_inputs: int = 0
@@ -59,7 +59,7 @@ class Cuts:
 
     @staticmethod
     def of(examples: Sequence[Example]) -> Cuts:
-        """Those of some examples."""
+        """The counts of some examples."""
         return Cuts(
             sum(len(example.inputs) for example in examples),
             sum(example.cut_inputs for example in examples),
@@ -70,7 +70,7 @@ class Cuts:
 
 @dataclass(frozen=True, eq=False)
 class Readings:
-    """Queries with the passages that a reader is given: ``lists`` has ``query_id`` and ``doc_ids``, best first, of each."""
+    """Queries with a reader's passages: ``lists`` has ``query_id`` and ``doc_ids``, best first."""
 
     queries: pl.DataFrame
     lists: pl.DataFrame
@@ -78,7 +78,7 @@ class Readings:
 
 
 def trainable(readings: Readings) -> tuple[Readings, int, int]:
-    """The queries that can be trained on, and how many cannot: those without answers, and those without passages."""
+    """The trainable queries, and the numbers of queries without answers, and without passages."""
     has_text = pl.col(ANSWERS).list.eval(pl.element().str.strip_chars() != "").list.any()
     answered = readings.queries.filter(has_text.fill_null(False))
     listed = readings.lists.filter(pl.col(DOC_IDS).list.len() > 0)
@@ -100,7 +100,7 @@ class ReadingExamples:
     Attributes:
         readings: queries that are ``trainable``.
         longest_input: tokens of an input at most (``models.tokenizing.longest_input``).
-        end: the token that ends what it writes.
+        end: the token that ends a target.
     """
 
     readings: Readings

@@ -1,4 +1,4 @@
-"""The files of a training, read and checked as those of an evaluation are."""
+"""The files of a training, read and checked like an evaluation's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TrainingFiles(Checked):
 
 @dataclass(frozen=True, eq=False)
 class TrainingInputs:
-    """What a training learns from: queries that are ``examples.trainable``, and queries with answers to measure on."""
+    """The data of a training: queries that are ``examples.trainable``, and development queries with answers."""
 
     train: Readings
     dev: Readings | None
@@ -66,7 +66,7 @@ class TrainingInputs:
 
 
 def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInputs:
-    """Read what a training needs; of the corpus only the listed passages.
+    """Read the inputs of a training; from the corpus only the listed passages.
 
     Raises:
         InputError: a file cannot be used, no query is left to train on, or a development query has no answer

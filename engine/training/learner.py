@@ -33,10 +33,10 @@ from engine.training.examples import Example
 from engine.training.settings import Precision, Recipe
 from engine.training.start import TRAINED_BYTES, Start, refuse_too_little
 
-# Learned by no token: what pads targets.
+# The padding of targets, which no token learns.
 _NOTHING = -100
-# The most tokens of the encoder that go through the model at once on a CPU. Where lengths differ, fewer have
-# less padding among them; where they are all long, this costs a little.
+# The most tokens of the encoder that go through the model at once on a CPU. Less padding is left if lengths differ; if
+# all are long, the limit costs a little.
 CPU_TOKENS = 2048
 
 
@@ -46,8 +46,8 @@ class Learner:
     Attributes:
         model: of transformers, in float32, on its device.
         precision: of the forward pass.
-        tokens: of the encoder in a micro-batch, padding included; a query that has more goes alone.
-        halvings: how often memory ran out.
+        tokens: of the encoder in a micro-batch, padding included; a query with more goes alone.
+        halvings: number of times that memory ran out.
     """
 
     def __init__(self, model: Any, precision: Precision) -> None:
@@ -61,15 +61,15 @@ class Learner:
 
     @property
     def at_once(self) -> dict[str, Any]:
-        """How much goes through the model at once, and whether activations are computed anew."""
+        """The size of a micro-batch, and whether activations are recomputed."""
         anew = bool(self.model.is_gradient_checkpointing)
         return {"tokens": self.tokens, "checkpointing": anew, "halvings": self.halvings}
 
     def fit_into(self, memory: float, query: Example, checkpointing: bool | None) -> None:
-        """Decide how much goes through the model at once, by a forward and backward pass on made-up inputs.
+        """Decide the size of a micro-batch, by a forward and backward pass on made-up inputs.
 
-        Activations may take so many bytes of ``memory``; ``query`` is the largest that there may be, and they are
-        computed anew where it would not fit, unless ``checkpointing`` decides.
+        Activations may take ``memory`` bytes. ``query`` is the largest possible one; if it would not fit, activations
+        are recomputed, unless ``checkpointing`` decides.
         """
         longest, size = len(query.inputs[0]), sum(map(len, query.inputs))
 
@@ -82,20 +82,20 @@ class Learner:
         for chosen in (False, True) if checkpointing is None else (checkpointing,):
             self._set_checkpointing(chosen)
             cost = device.token_cost(self.device, probe)
-            # What cannot be measured, or hardly shows, is left to halving where memory runs out.
+            # If the cost hardly shows, or cannot be measured, halving decides when memory runs out.
             per_token = max(1.0, cost[1] if cost else 0.0)
             if per_token * size <= memory:
                 break
         self.model.zero_grad()
         fitting = int(min(memory // per_token, self.tokens))
-        # A power of 2: what is measured varies from run to run, which should not change what is computed.
+        # A power of 2: measurements vary from run to run, which should not change results.
         self.tokens = 2 ** max(0, fitting.bit_length() - 1)
 
     def accumulate(self, examples: Sequence[Example], seed: int, *, may_checkpoint: bool) -> float:
         """Add the gradients of the summed loss of examples, and return it; there must be none before.
 
-        Where memory runs out, the gradients are forgotten and it begins anew, with half as much at once; with
-        ``may_checkpoint``, activations are computed anew where a single query does not fit.
+        If memory runs out, the gradients are dropped and it restarts with half as much at once; with
+        ``may_checkpoint``, activations are recomputed if a single query does not fit.
 
         Raises:
             InputError: memory ran out with a single query.
@@ -125,7 +125,7 @@ class Learner:
                 )
 
     def cut(self, examples: Sequence[Example]) -> list[list[int]]:
-        """Group places of examples into micro-batches, those with the most tokens first."""
+        """Group places of examples into micro-batches, the longest examples first."""
         shapes = [_shape(example) for example in examples]
         order = sorted(range(len(examples)), key=lambda i: (-shapes[i][0] * shapes[i][1], i))
         micro: list[list[int]] = []
@@ -158,7 +158,7 @@ class Learner:
         )
         with half:
             states = self.model.encoder(input_ids=ids, attention_mask=mask.long())[0]
-            # The states of each query's inputs end to end: (examples, most tokens, width).
+            # The states of a query's inputs end to end: (examples, most tokens, width).
             joined = pad_sequence(list(states[mask].split(counts)), batch_first=True)
             logits = self.model(
                 encoder_outputs=(joined,),
@@ -182,13 +182,13 @@ class Learner:
 
 
 def _shape(example: Example) -> tuple[int, int, int]:
-    """Of a query: its inputs, the tokens of the longest, and of all."""
+    """A query's number of inputs, tokens of the longest, and tokens of all."""
     lengths = [len(tokens) for tokens in example.inputs]
     return len(lengths), max(lengths), sum(lengths)
 
 
 def _tokens(shapes: Iterable[tuple[int, int, int]]) -> int:
-    """Tokens of queries in a micro-batch: of inputs, all as long as the longest, or of states, as many for each as for the one with most."""
+    """Tokens in a micro-batch, the larger of: inputs padded to the longest input, states padded to the query with most."""
     inputs, longest, tokens = zip(*shapes, strict=True)
     return max(sum(inputs) * max(longest), len(tokens) * max(tokens))
 
@@ -238,7 +238,7 @@ def load_learner(
         raise model_files.refusal(error, spec.name) from error
     _refuse_unfit(model, tokenizer, spec)
     parameters = sum(one.numel() for one in model.parameters())
-    refuse_too_little(spec.memory, parameters)  # of a start from scratch, nobody knew before
+    refuse_too_little(spec.memory, parameters)  # unknown before, from scratch
     try:
         learner = Learner(model.to(where), precision)
         inputs = recipe.k if start.prompt.fused else 1
@@ -262,7 +262,7 @@ def load_learner(
 
 
 def best_precision() -> Precision:
-    """bfloat16 where this machine has its arithmetic; else float32, also where float16 would be faster."""
+    """bfloat16 if this machine has its arithmetic; else float32, even if float16 would be faster."""
     return "bfloat16" if device.best_dtype() == "bfloat16" else "float32"
 
 
@@ -284,7 +284,7 @@ def initial_model(start: Start, seed: int) -> Any:
 
 
 def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
-    """Refuse a model that knows fewer tokens than its tokenizer, or another end of an answer, or none."""
+    """Refuse a model with fewer tokens than its tokenizer, or another end token, or none."""
     fault = partial(InputError, path=spec.name)
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
@@ -293,7 +293,7 @@ def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
     if model.generation_config.eos_token_id is None:
         problem = "has no eos_token_id"
         raise fault(problem, "name the token that ends answers in config.json", "model.endless")
-    # T5's configuration has 1 where config.json says nothing: any word, in another's tokenizer.
+    # T5's configuration defaults to 1: any word, in another's tokenizer.
     if tokenizer.eos_token_id not in (None, end := end_token(model)):
         raise fault(
             f"its tokenizer ends texts with token {tokenizer.eos_token_id}, and eos_token_id is {end}",
@@ -303,6 +303,6 @@ def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
 
 
 def end_token(model: Any) -> int:
-    """The token that ends what the model writes."""
+    """The model's end token."""
     ends = model.generation_config.eos_token_id
     return int(ends[0] if isinstance(ends, list) else ends)

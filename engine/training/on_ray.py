@@ -28,12 +28,12 @@ from engine.training.train import Plan, train
 # How often a group whose worker died is started again.
 _RESTARTS = 3
 _SECONDS_BETWEEN_LOOKS = 0.3
-# How long workers wait for each other: while the first one writes checkpoints and the model, all others do.
+# Timeout of workers for each other: all wait while the first one writes checkpoints and the model.
 _SECONDS_OF_PATIENCE = 6 * 3600
 
 
 class _ProgressActor:
-    """Beside the driver: takes what the first worker tells, and why one could not go on."""
+    """An actor beside the driver: takes the first worker's progress, and the error of a failed worker."""
 
     def __init__(self) -> None:
         self._told: tuple[Progress, int] | None = None
@@ -67,8 +67,8 @@ def train_on_ray(
     """Train as ``train.train`` does, on Ray.
 
     Args:
-        folder: where checkpoints are, and go; every worker must reach it.
-        on_progress: told of the latest step now and then, with its loss alone, and of the last step.
+        folder: the folder of checkpoints; every worker must reach it.
+        on_progress: called with the latest step now and then, with its loss alone, and with the last step.
 
     Raises:
         InputError: as ``train.train``, or there are fewer GPUs than workers.
@@ -79,7 +79,7 @@ def train_on_ray(
     from ray.train.torch import TorchTrainer
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # Nothing is counted for anybody, and nobody changes folders.
+    # No usage statistics, and no change of working directory.
     os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     gpus = _gpus(workers)
@@ -122,7 +122,7 @@ def train_on_ray(
 
 
 def _watched(trainer: Any, desk: Any, on_progress: OnProgress) -> Exception | None:
-    """Run a trainer to its end and tell how far it is; what it raised."""
+    """Run a trainer to its end and report progress; returns its error, if any."""
     failures: list[Exception] = []
 
     def fit() -> None:
@@ -159,8 +159,8 @@ def _group(backend: str) -> Any:
     """Ray Train's settings of a group in which every worker sees the GPU that Ray gave it, and no other."""
     from ray.train.torch import TorchConfig
 
-    # By default each sees those of all workers on its node. A variable would say so to the driver alone, while the
-    # trainer's controller, a process of its own, decides.
+    # By default a worker sees the GPUs of all workers on its node. A variable would reach the driver alone, while the
+    # trainer's controller, a separate process, decides.
     own = type("Own", (TorchConfig().backend_cls,), {"share_cuda_visible_devices": False})
     return type("OwnConfig", (TorchConfig,), {"backend_cls": own})(
         backend=backend, timeout_s=_SECONDS_OF_PATIENCE
@@ -170,11 +170,11 @@ def _group(backend: str) -> Any:
 def _work(config: dict[str, Any]) -> None:
     from ray.train import get_context
 
-    # Each worker has its GPU for the first, where accelerate would take that of its number on the machine.
+    # A worker's GPU is its first one; accelerate would index by the worker's number on the machine.
     os.environ["LOCAL_RANK"] = "0"
     desk = config["desk"]
     if ray.get(desk.outcome.remote())[1] is not None:
-        return  # what stopped the group before would stop it again
+        return  # it would stop again, for the same reason
     told = 0.0
 
     def tell(progress: Progress, steps: int) -> None:

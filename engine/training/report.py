@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE = "training.html"
-# Points of the smoothed curve that a picture has room for.
+# Maximum of points of the smoothed curve.
 _POINTS = 60
 _PACKAGES = ("torch", "transformers", "tokenizers", "ray", "polars", "numpy")
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A training that has ended, and what it was ``asked`` for: every setting by its name, the recipe's aside."""
+    """A finished training; ``asked``: its settings by name, but for the recipe's."""
 
     inputs: TrainingInputs
     start: Start
@@ -41,7 +41,7 @@ class Trained:
 
     @property
     def notes(self) -> list[Note]:
-        """What was left out, cut, or ran short."""
+        """Notes on omitted queries, cut texts and shortages."""
         cuts, progress = self.progress.cuts, self.progress
         longest = self.start.spec.max_input_tokens
         return [
@@ -119,7 +119,7 @@ def content(trained: Trained, parameters: int) -> dict[str, Any]:
 
 
 def lines(summary: Mapping[str, Any]) -> Iterable[str]:
-    """What is printed at the end, from the content of ``training.json``."""
+    """The lines printed at the end, from the content of ``training.json``."""
     counts, best = summary["counts"], summary["best"]
     per_epoch = max(1, -(-counts["queries"] // summary["configuration"]["batch"]))
     of = f" of {counts['planned_steps']:,}" * (counts["steps"] < counts["planned_steps"])
@@ -180,7 +180,7 @@ def write_training_page(summary: Mapping[str, Any], folder: Path) -> None:
 
 
 def smoothed(losses: Sequence[float]) -> tuple[int, list[float], list[float]]:
-    """The means of losses over stretches of steps of one length: this, the middle step of each, and its mean."""
+    """Mean losses over windows of steps of equal length: the length, middle steps, and means."""
     length = max(1, -(-len(losses) // _POINTS))
     stretches = [losses[begin : begin + length] for begin in range(0, len(losses), length)]
     middles = [place * length + (len(stretch) + 1) / 2 for place, stretch in enumerate(stretches)]

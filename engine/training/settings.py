@@ -1,4 +1,4 @@
-"""The recipe by which a reader is trained, and what follows from it alone."""
+"""The recipe for training a reader, and figures that follow from it alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Precision = Literal["bfloat16", "float32"]
 class Recipe(Checked):
     """How a reader is trained. The defaults are the recipe of eRAG's study.
 
-    Source: Salemi & Zamani (SIGIR 2024), section 3.1; what they leave open is as in the code of
-    Fusion-in-Decoder (Izacard & Grave, EACL 2021): gradients are clipped, and all weights decay.
+    Source: Salemi & Zamani (SIGIR 2024), section 3.1; open details follow the code of Fusion-in-Decoder (Izacard &
+    Grave, EACL 2021): gradients are clipped, and all weights decay.
 
     Attributes:
         k: Passages per query that the reader is trained with.
@@ -66,7 +66,9 @@ class Recipe(Checked):
         return self.epochs * self.steps_per_epoch(examples)
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step, counted from 1: it rises to ``learning_rate``, and falls to 0, which a step behind the last would have."""
+        """The learning rate of a step, counted from 1: it rises to ``learning_rate``, and falls to 0 one step after the
+        last.
+        """
         rising = max(1, math.ceil(self.warmup * steps))
         if step <= rising:
             return self.learning_rate * step / rising

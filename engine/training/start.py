@@ -1,4 +1,4 @@
-"""What training starts from: a reader of the T5 family, or its configuration and tokenizer alone."""
+"""The start of training: a reader of the T5 family, or its configuration and tokenizer alone."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from engine.reading.prompting.prompts import Prompt, Task
 from engine.reading.protocol import BIASED, Augmentation, ReaderSpec
 from engine.reading.readers import specify
 
-# Of a parameter in training: itself, its gradient, and the optimizer's two moments, in float32.
+# Bytes per parameter in training: itself, its gradient, and the optimizer's two moments, in float32.
 TRAINED_BYTES = 16
-# Of files that have weights, in forms that are not read.
+# Suffixes of files of weights in unsupported formats.
 _UNREAD = frozenset({".bin", ".h5", ".msgpack", ".pt", ".pth", ".ckpt", ".gguf", ".onnx"})
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where training starts.
+    """The start of a training.
 
     Attributes:
         spec: the reader as an evaluation would read with it; ``memory`` bounds a worker.
@@ -42,7 +42,7 @@ def specify_start(
     prompt: str | None = None,
     memory: int = 0,
 ) -> Start:
-    """Where training starts, checked before anything is loaded.
+    """The start of a training, checked before loading.
 
     Args:
         name: as in ``weights.resolve``; or a directory with a T5's ``config.json`` and its tokenizer.
@@ -90,7 +90,7 @@ def on_this_machine(start: Start) -> Start:
 
     Raises:
         InputError: it is not here.
-        ReadError: its files here are others than when it was specified.
+        ReadError: its files here differ from the specified ones.
     """
     spec = start.spec
     name = spec.path if Path(spec.path).is_dir() else spec.source or spec.name

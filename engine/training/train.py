@@ -24,22 +24,22 @@ from engine.training.start import Start, on_this_machine
 if TYPE_CHECKING:
     from engine.training.learner import Learner
 
-# Makes the examples, where they are not a reader's queries: of the start, and the tokenizer.
+# Makes examples other than a reader's queries, from the start and the tokenizer.
 MakeExamples = Callable[[Start, Any], Examples]
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything that a worker needs to know; it travels to each.
+    """Everything that a worker needs to know; it is sent to all.
 
     Attributes:
         train: queries that are ``examples.trainable``; or a function that makes other examples (of denoising, say).
-        dev: queries whose metric decides which model is kept, and when training ends; None for the last model.
-        metric: by which these are scored, one of ``scoring.metrics.METRICS``.
-        asked: further settings, as JSON has them, that stand beside the recipe's in each checkpoint.
+        dev: queries whose metric selects the model and ends training; None for the last model.
+        metric: their metric, a name in ``scoring.metrics.METRICS``.
+        asked: further settings, as JSON, beside the recipe's in every checkpoint.
 
     Raises:
-        InputError: training is to end by the metric, and there is nothing to take it on.
+        InputError: training is to end by the metric, and there are no development queries.
     """
 
     start: Start
@@ -61,14 +61,14 @@ class Plan:
 def train(
     plan: Plan, folder: Folder, *, on_progress: OnProgress = lambda progress, steps: None
 ) -> Progress:
-    """Train, as one of the workers of torch's process group where there is one; all others call it, too.
+    """Train, as a worker of torch's process group, if any; all other workers call it, too.
 
     The model is then in the folder ``model`` within that of the checkpoints, and ``fetch_model`` takes it from
     there. Called again after it was killed, it goes on from the latest checkpoint; after its end, it returns.
 
     Args:
-        folder: where checkpoints are, and go: one that all workers reach.
-        on_progress: told of each step by the first worker.
+        folder: the folder of checkpoints, which all workers reach.
+        on_progress: called after every step by the first worker.
 
     Raises:
         InputError: the start cannot be loaded, there is nothing to train on, the folder has another training's
@@ -87,11 +87,11 @@ def train(
     from engine.training.learner import best_precision, load_learner
     from engine.training.trainer import FidTrainer, Watch, arguments, measuring
 
-    logging.disable_progress_bar()  # of loading and saving weights: no news to anybody
+    logging.disable_progress_bar()  # bars of loading and saving weights
     plan = replace(plan, start=on_this_machine(plan.start))
     with private_directory() as directory:
         args = arguments(plan.recipe, device.prepare(plan.start.spec), directory)
-        # Of the first worker's machine: a curve has one arithmetic.
+        # The first worker's machine decides: a curve has one arithmetic.
         (precision,) = broadcast_object_list([plan.recipe.precision or best_precision()])
         learner, tokenizer = load_learner(plan.start, plan.recipe, args.device, precision)
         examples = _examples(plan, tokenizer, learner)
@@ -100,7 +100,7 @@ def train(
                 "there is nothing to train on", "give queries with answers", "training.empty"
             )
         run = _run(plan, examples, precision)
-        # All look before anybody writes.
+        # All workers read before any writes.
         (known,) = broadcast_object_list([checkpoints.load_progress(folder, run)])
         progress = known or Progress(run, precision)
         if not progress.ended:
@@ -175,7 +175,7 @@ def _examples(plan: Plan, tokenizer: Any, learner: Learner) -> Examples:
 
 
 def _run(plan: Plan, examples: Examples, precision: str) -> str:
-    """A hash of all that decides the curve; how the work is split has no part in it."""
+    """A hash over all inputs that decide the curve; the split of work does not."""
     spec = plan.start.spec
     dev = None
     if plan.dev is not None:

@@ -1,9 +1,9 @@
-"""The steps of a training by transformers' Trainer: what it learns from, when it looks, what it keeps.
+"""The steps of a training by transformers' Trainer: its batches, evaluations and checkpoints.
 
-The Trainer drives the steps, the optimizer, the schedule, checkpoints and the way back from them. Its data set has
-one item a step: a worker's share of the batch, in an order that the seed decides. How much of it goes through the
-model at once is the learner's business, so that the batch stays what the recipe says. The metric on the development
-queries is the engine's own scoring of the engine's own reader.
+The Trainer drives the steps, the optimizer, the schedule, checkpoints and resumption. Its data set has one item a step:
+a worker's share of the batch, in an order that the seed decides. The learner splits it into micro-batches, so that the
+batch stays as in the recipe. The metric on the development queries is the engine's own scoring of the engine's own
+reader.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from engine.training.learner import Learner, diverged, save
 from engine.training.settings import Recipe
 from engine.training.start import Start
 
-# The metric of a model on some queries: its sum, and over how many.
+# The metric of a model on some queries: its sum, and their number.
 Measure = Callable[[Learner], tuple[float, int]]
 
 
@@ -50,9 +50,9 @@ def measuring(readings: Readings, start: Start, metric: str, share: slice) -> Me
     """A function that takes the metric of a model on a worker's share of the development queries.
 
     Raises:
-        ReadError: by what is returned: a query could not be read.
+        ReadError: the returned function raises it if a query could not be read.
     """
-    # As an evaluation has them; a query without a list is read without one.
+    # As in an evaluation; a query without a list is read without passages.
     listed = readings.queries.select(QUERY_ID).join(
         readings.lists, on=QUERY_ID, how="left", maintain_order="left"
     )
@@ -79,12 +79,12 @@ def measuring(readings: Readings, start: Start, metric: str, share: slice) -> Me
 
 
 def read(learner: Learner, start: Start, inputs: list[list[str]]) -> list[ReadOutput]:
-    """What a model in training answers as a reader: it is saved, and read with as any other directory."""
+    """Answers of a model in training as a reader: it is saved, and loaded like any other directory."""
     from engine.reading.models.encoder_decoder import EncoderDecoderReader
 
     with temporary_directory(Path(tempfile.gettempdir(), "erag-model")) as directory:
         save(learner.model, Path(start.spec.path), directory)
-        # Known by where it is: nobody else reads these weights.
+        # Identified by its path: no other process reads these weights.
         spec = replace(start.spec, path=str(directory), weights=directory.name)
         reader = EncoderDecoderReader(spec)
         try:
@@ -97,7 +97,7 @@ def read(learner: Learner, start: Start, inputs: list[list[str]]) -> list[ReadOu
 
 
 class Steps(Dataset[list[Example]]):
-    """What a worker learns from in each step of a training, all epochs one after the other."""
+    """A worker's examples for every step of a training, all epochs in a row."""
 
     def __init__(self, examples: Examples, recipe: Recipe, rank: int, workers: int) -> None:
         self._examples, self._recipe = examples, recipe
@@ -118,10 +118,10 @@ class Steps(Dataset[list[Example]]):
 
 
 def arguments(recipe: Recipe, where: torch.device, directory: Path) -> TrainingArguments:
-    """Sets up this worker, and joins it to the others; a directory of its own is for the Trainer's files."""
+    """Sets up this worker, and joins it to the others; the Trainer's files go to a separate directory."""
     return TrainingArguments(
         output_dir=str(directory),
-        num_train_epochs=1,  # its data set has all of them
+        num_train_epochs=1,  # its data set has all epochs
         per_device_train_batch_size=1,
         max_grad_norm=recipe.clip,
         seed=recipe.seed % 2**32,
@@ -139,11 +139,11 @@ def arguments(recipe: Recipe, where: torch.device, directory: Path) -> TrainingA
 
 
 class FidTrainer(Trainer):
-    """Trains a learner, as one of the workers of the process group where there is one.
+    """Trains a learner, as a worker of the process group, if any.
 
     Args:
         progress: of the latest checkpoint, or of a training that begins; kept up to date.
-        measure: the metric on the development queries; None where there are none.
+        measure: the metric on the development queries, if any.
     """
 
     control: Any
@@ -186,8 +186,8 @@ class FidTrainer(Trainer):
     ) -> torch.Tensor:
         """Leave the gradient of the mean loss over the target tokens of all workers' examples.
 
-        Not through ``model``, which DistributedDataParallel may have wrapped: each worker goes through it as often as
-        its memory needs, and begins anew where memory ran out. Gradients are summed when all are there.
+        Not through ``model``, which DistributedDataParallel may have wrapped: a worker calls it as often as its memory
+        needs, and restarts if memory ran out. Gradients are summed when all workers are done.
         """
         args, recipe, progress, step = self.args, self.recipe, self.progress, self.state.global_step
         parts = json.dumps([recipe.seed, step + 1, args.process_index])
@@ -214,7 +214,7 @@ class FidTrainer(Trainer):
         return torch.tensor(total / targets, device=args.device)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Take the metric on the development queries; the latest of those that are as good is the best."""
+        """Take the metric on the development queries; the latest of equally good ones is the best."""
         assert self._measure is not None
         progress, patience = self.progress, self.recipe.patience
         total, count = self._sum(*self._measure(self.learner))
@@ -238,18 +238,20 @@ class FidTrainer(Trainer):
 
 
 class Watch(TrainerCallback):
-    """Keeps progress, with each checkpoint in a folder; the first worker tells ``on_progress`` before each step and last."""
+    """Keeps progress, with every checkpoint in a folder; the first worker calls ``on_progress`` before every step and
+    at the end.
+    """
 
     def __init__(self, trainer: FidTrainer, folder: Folder, on_progress: OnProgress) -> None:
         self._trainer, self._folder, self._tell = trainer, folder, on_progress
         self._begun = time.monotonic() - trainer.progress.seconds
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """What is asked for holds, where the checkpoint has another number."""
+        """Requested numbers take precedence over the checkpoint's."""
         state.save_steps = args.save_steps
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """What is known of the step before, its evaluation included."""
+        """Report the previous step, its evaluation included."""
         if state.is_world_process_zero:
             self._tell(self._trainer.progress, state.max_steps)
 
@@ -262,10 +264,10 @@ class Watch(TrainerCallback):
         if progress.step == state.max_steps:
             progress.ended = "all epochs are done"
         if self._trainer.eval_dataset is None:
-            progress.best = progress.step  # the last, where nothing measures them
+            progress.best = progress.step  # the last, without a metric
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Keep a checkpoint; what each worker knows alone is in it."""
+        """Keep a checkpoint, with values that only single workers know."""
         progress, learner = self._trainer.progress, self._trainer.learner
         told = gather_object([(learner.at_once, device.peak_memory(learner.device))])
         progress.at_once = [at_once for at_once, _ in told]
