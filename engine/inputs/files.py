@@ -155,8 +155,7 @@ class EvaluationInputs:
 
     @cached_property
     def sha256(self) -> dict[str, str]:
-        """Digests of an evaluation's inputs: ``queries``, ``corpus``, ``runs``, and tables that annotators need, by
-        name.
+        """Digests of an evaluation's inputs, by name: ``queries``, ``corpus``, ``runs``, and tables of annotators.
 
         Only the listed passages of the corpus count, and the ranks within the cutoff: nothing else was used.
         """

@@ -277,7 +277,6 @@ def _write(
 def _opened(
     manifest: Mapping[str, Any], place: Folder, passages: Folder, files: InputFiles
 ) -> Partition:
-    """The partition of a manifest; the caller names its files."""
     return Partition(
         folder=place,
         shards=tuple(
@@ -378,9 +377,7 @@ def _corpus_key(corpus: Location) -> str:
 
 
 def _taken_up(files: InputFiles, folder: Folder, key: str, damaged: list[str]) -> Partition | None:
-    """The partition of this name if it was finished and no file is missing or damaged; ``damaged`` receives its name
-    otherwise.
-    """
+    """The partition of this name if it is finished and complete; ``damaged`` receives names of damaged files."""
     place, passages = folder / key, folder / _PASSAGES
     try:
         manifest = unsealed_json(place.read(_MANIFEST))

@@ -350,8 +350,8 @@ def weigh(reads: pl.DataFrame) -> pl.Series:
 
 
 def label_utility(reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
-    """Labels table, in [-1/3, 1], from single-passage reads that may decline; a passage helps if its ``helpful`` label
-    is at least ``HELPS``.
+    """Labels table, in [-1/3, 1], from single-passage reads that may decline; ``helpful`` labels from ``HELPS`` on
+    help.
     """
     helps = helpful.select(QUERY_ID, DOC_ID, (pl.col(LABEL) >= HELPS).alias("_helps"))
     passage = pl.col(tables.DOC_IDS).list.first().alias(DOC_ID)
@@ -368,9 +368,7 @@ def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
 
 
 def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
-    """Traces of utilities, in the order of the reads that could decline: the reads, and the traces of the ``helpful``
-    labels.
-    """
+    """Traces of utilities, in the order of ``reads``, which could decline: reads, and traces of the ``helpful`` labels."""
     of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, tables.ANSWER, tables.ARTICLE_ID)
     return complete(
         labels.with_columns(reads[tables.READ_KEY], reads[CONFIDENCE]).join(

@@ -1,4 +1,4 @@
-"""Labels and preferred runs from human judgments of passages or answers side by side."""
+"""Labels, and preferred runs, from human judgments of passages or answers side by side."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Options(Checked):
 # Strength of the prior (L2 on log strengths). It keeps strengths finite for passages that were always chosen, as most
 # are that few people saw.
 PRIOR = 0.1
-# The least number of judgments that must differ from most. From 20 to 100 judgments, where people differ on 1% to 10%
-# of the queries, coverage of t intervals is at least 53%; with a minimum of 5 it is 93%, with 6 it is 96%. A larger
+# The least number of judgments that must differ from most. For 20 to 100 judgments, if people differ on 1% to 10% of
+# the queries, coverage of t intervals is at least 53%; with a minimum of 5 it is 93%, with 6 it is 96%. A larger
 # minimum would widen intervals that hold already.
 FEW = 6
 

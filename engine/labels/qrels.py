@@ -38,7 +38,7 @@ INPUT = InputTable(
 
 
 def covered(judged: Sequence[str], matcher: SequenceMatcher[str]) -> float:
-    """The share of a judged text's characters that stand in a passage, the matcher's second sequence, as its longest run of words.
+    """The share of a judged text's characters in its longest run of words in a passage, the matcher's second sequence.
 
     A run of fewer than five words, unless it is all of the text, counts as 0: it may be chance. ``characters.spaced``
     splits the words. A text that stands in the passage as a string, within punctuation, too, is covered.

@@ -1,4 +1,4 @@
-"""The engine's annotators, in the order of help and messages; the choice of annotators, and the resolution of settings."""
+"""The engine's annotators, in the order of help and messages; their choice, and the resolution of settings."""
 
 from __future__ import annotations
 

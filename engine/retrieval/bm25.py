@@ -123,7 +123,6 @@ def build_index(
 
 
 def _move_into_place(work: Path, directory: Path) -> None:
-    """Move a finished index to its place, and the old one to the new one's place."""
     old = work / _OLD
     try:
         if directory.exists():

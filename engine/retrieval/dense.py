@@ -1,5 +1,5 @@
-"""Dense retrieval: an index of vectors built from a streamed corpus, and search in it, exact or approximate, or in
-either kind of index.
+"""Dense retrieval: an index of vectors built from a streamed corpus, exact or approximate search; and search of either
+kind.
 
 An approximate index is built from a FAISS factory string
 (https://github.com/facebookresearch/faiss/wiki/The-index-factory): ``IVF1024,Flat`` searches the nearest of 1,024
@@ -530,5 +530,4 @@ def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:
 
 
 def _reason(error: RuntimeError) -> str:
-    """FAISS's message without its C++ context."""
     return str(error).rsplit(": ", 1)[-1].strip()[:200]

@@ -116,7 +116,6 @@ class Embedder:
         return self._fetch(texts[:half]) | self._fetch(texts[half:])
 
     def _given(self, texts: Sequence[str], *, calibrates: bool = True) -> Vectors:
-        """The server's vectors of texts, in their order."""
         given = self._client.ask(self._api, json.dumps(texts), 0, calibrates=calibrates).vectors
         try:
             by_place = {one["index"]: _numbers(one["embedding"]) for one in given}

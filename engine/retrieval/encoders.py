@@ -397,7 +397,6 @@ def _positions(config: dict[str, Any]) -> int:
 
 
 def _from_model_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset | None:
-    """The preset in the files of sentence-transformers; None if the model has none."""
     modules = model_files.read_json(path / "modules.json")
     if modules is None:
         return None

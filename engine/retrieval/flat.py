@@ -87,7 +87,7 @@ def search_flat(
 
     Returns:
         ``query_row`` (position in ``queries``), ``doc_id`` and ``score``, by query, descending
-        score, and ascending document id where scores are equal.
+        score, and ascending document id for equal scores.
 
     Raises:
         EncodeError: as ``candidates``.

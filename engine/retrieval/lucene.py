@@ -202,9 +202,7 @@ def search_lucene(queries: pl.DataFrame, directory: Path, **settings: Any) -> pl
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file ends in the CRC-32 of its content, as Lucene writes all; it verifies few, and would search damaged
-    ones.
-    """
+    """Whether a file ends in the CRC-32 of its content, which Lucene writes to all files and verifies for few."""
     checksum = 0
     with contextlib.suppress(OSError), path.open("rb") as file:
         size = path.stat().st_size - _CHECKSUM
@@ -275,7 +273,6 @@ def _search(
     name: str,
     threads: int,
 ) -> None:
-    """Search, and leave the run in ``work``."""
     lucene = pyserini("pyserini.search.lucene")
     queries = pl.read_parquet(Path(work) / "in.parquet")
     searcher = lucene.LuceneSearcher(directory)

@@ -140,7 +140,6 @@ def listed(value: Any) -> Any:
 
 
 def _is_missing(item: Any) -> bool:
-    """Whether an item of a list stands for nothing: null, or NaN."""
     return item is None or item != item
 
 

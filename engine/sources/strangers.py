@@ -43,7 +43,7 @@ class Numbering:
             self._seen |= {one: path for one in ids if one not in self._seen}
 
     def check(self) -> None:
-        """Refuse numbers if a noted id is not a number, or if a field named like an id has all ids, in another order."""
+        """Refuse numbers if a noted id is no number, or if a field named like an id has all ids, in another order."""
         numbers, ids = [*map(str, range(1, self.count + 1))], self._seen.keys()
         strange, meant = ids - numbers, []
         for name in next(iter(self.fields.values()), {}).keys() - DOC_ID_FIELDS if ids else ():

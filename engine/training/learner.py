@@ -188,7 +188,7 @@ def _shape(example: Example) -> tuple[int, int, int]:
 
 
 def _tokens(shapes: Iterable[tuple[int, int, int]]) -> int:
-    """Tokens in a micro-batch, the larger of: inputs padded to the longest input, states padded to the query with most."""
+    """Tokens in a micro-batch, the larger of: inputs padded to the longest, states padded to the query with most."""
     inputs, longest, tokens = zip(*shapes, strict=True)
     return max(sum(inputs) * max(longest), len(tokens) * max(tokens))
 

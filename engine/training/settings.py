@@ -66,8 +66,8 @@ class Recipe(Checked):
         return self.epochs * self.steps_per_epoch(examples)
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step, counted from 1: it rises to ``learning_rate``, and falls to 0 one step after the
-        last.
+        """The learning rate of a step, counted from 1: it rises to ``learning_rate``, and reaches 0 one step after the
+        end.
         """
         rising = max(1, math.ceil(self.warmup * steps))
         if step <= rising:

@@ -148,7 +148,7 @@ def digest_at(place: Path) -> str:
 def require_whole(
     path: Path, written: str | None, remedy: str, *, called: Location | None = None
 ) -> None:
-    """Refuse a file or folder that is gone or has another digest; without a digest, as in earlier versions, it passes."""
+    """Refuse a file or folder that is gone or has another digest; a null digest, as of earlier versions, passes."""
     try:
         if not written or digest_at(path) == written:
             return

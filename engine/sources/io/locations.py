@@ -179,8 +179,7 @@ def list_files(directory: Location) -> list[Location]:
 
 
 def entries(directory: Location, kind: str) -> list[tuple[str, int]]:
-    """Names and sizes in bytes of every "file", or every "directory", directly under a directory; empty if it does not
-    exist.
+    """Names and sizes in bytes of every "file" or "directory" directly under a directory; none if it does not exist.
 
     Raises:
         InputError: the directory cannot be read.

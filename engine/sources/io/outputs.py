@@ -1,4 +1,4 @@
-"""Results at their place: compared with the inputs before any is read, and replaced as a whole, or all files together."""
+"""Results at their place: compared with the inputs before reading, and replaced as a whole, or all files together."""
 
 from __future__ import annotations
 

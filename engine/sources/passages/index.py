@@ -1,5 +1,4 @@
-"""Passages looked up by their ids: in memory, or in an index of a corpus of any size, for workers that need some
-thousand passages.
+"""Passages by their ids: in memory, or in an index of a corpus of any size, for workers that need some thousand.
 
 An index is an SQLite file: passages as rows in the order of the corpus, and a unique index of their ids. It is
 written once and then only read, by any number of processes; beside it lies a manifest, written last.

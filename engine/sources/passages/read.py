@@ -199,7 +199,6 @@ def split_corpus(path: Location, rows: int) -> list[tuple[int, partial[Iterator[
 
 
 def _rows(files: Sequence[Location], skip: int, rows: int) -> Iterator[pl.DataFrame]:
-    """So many rows of files after those to skip."""
     for batch in itertools.chain.from_iterable(map(_parquet_batches, files)):
         yield (frame := batch.frame.slice(skip, rows))
         skip, rows = max(0, skip - batch.frame.height), rows - frame.height

@@ -161,7 +161,7 @@ def write_passages(
 def _cut_chunk(
     chunk: Chunk, *, cutting: Cutting, article_id: ArticleId | None
 ) -> tuple[pa.Table, list[str], int, list[InputError]]:
-    """The passages of a chunk, the ids of its articles, the number of articles without text, and the errors of others."""
+    """The passages of a chunk, ids of its articles, the number of articles without text, and the errors of others."""
     rows: list[Row] = []
     ids: list[str] = []
     errors: list[InputError] = []
@@ -180,7 +180,7 @@ def _cut_chunk(
 
 
 def _write(tables: Iterator[pa.Table], path: Path, shard: int | None) -> tuple[int, int]:
-    """Write tables to a file, or to shards of so many passages in a folder; the number of passages and of files."""
+    """Write tables to a file, or to shards in a folder; returns the numbers of passages and files."""
     passages = count = 0
     with contextlib.ExitStack() as opened:
         for rows in _grouped(tables, _GROUP):
@@ -195,7 +195,6 @@ def _write(tables: Iterator[pa.Table], path: Path, shard: int | None) -> tuple[i
 
 
 def _grouped(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """Yield the rows of all tables, so many at a time; the last time fewer."""
     pending = _SCHEMA.empty_table()
     for table in tables:
         pending = pa.concat_tables([pending, table])

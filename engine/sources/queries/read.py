@@ -202,9 +202,7 @@ def _further(row: QueryRow) -> dict[str, str]:
 
 
 def notes_of(rows: Sequence[QueryRow]) -> tuple[Note, ...]:
-    """Notes on queries: the number of fields that were lists written as texts, and of answers that look like missing
-    values.
-    """
+    """Notes on queries: numbers of fields with lists written as texts, and of answers that look like missing values."""
     named = sum({a.lower() for a in row.answers} <= _NOTHING for row in rows if row.answers)
     return (
         count_note(
@@ -350,7 +348,7 @@ def read_user_queries(path: Location) -> QuerySet:
     """Read queries that need neither answers nor ids, in the order of the file.
 
     - In a text file, which is named ``.txt`` (compressed or not) and does not start with a brace, each line that is not
-    blank is a query, and its line number is its id.
+      blank is a query, with its line number for an id.
     - The same holds for JSON lines if the first has ``input`` and no ``id``.
     - Any other file is read by ``read_query_set``.
 

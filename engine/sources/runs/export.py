@@ -66,9 +66,7 @@ def write_exports(
 
 
 def of_scored(labels: Iterable[pl.DataFrame], scores: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Labels, in parts, of the queries with scores, over which means are taken; a query without labels has a 0 for
-    ``no-passage``.
-    """
+    """Labels, in parts, of the queries with scores, as in means; a query without labels has a 0 for ``no-passage``."""
     keys = [ANNOTATOR, QUERY_ID]
     left = scored = scores.select(keys).unique(maintain_order=True)
     for part in labels:

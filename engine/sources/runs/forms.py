@@ -290,7 +290,6 @@ def _number(value: Any) -> float | None:
 
 
 def _rank(fault: _Fault, query_id: str, rank: Any) -> int | None:
-    """The rank of a row, if any."""
     if isinstance(rank, float) and rank.is_integer():  # pandas', where some value was missing
         rank = int(rank)
     is_whole = isinstance(rank, int) and not isinstance(rank, bool) and abs(rank) <= MOST

@@ -1,4 +1,4 @@
-"""Runs (ranked lists): read whole, of any layout of ``scan_run``, in their order, and checked; written as TREC text and Parquet.
+"""Runs (ranked lists): read whole in any layout of ``scan_run``, ordered and checked; written as TREC text and Parquet.
 
 Checks beyond single rows, and ordering, work on a single part or on many. Runs may carry the texts of their passages,
 so that no corpus is needed. Names of runs over several corpora, as cuts of the same documents, contain the corpus. So
