@@ -70,7 +70,7 @@ class InputFiles(Checked):
         corpora: the corpus of every run, in place of ``corpus``, if there are several (``sources.runs.read``).
 
     Raises:
-        InputError: a number out of range, or a file that names documents of one corpus beside several.
+        InputError: a number out of range, or a file that names documents of a single corpus beside several.
     """
 
     queries: Location

@@ -1,8 +1,8 @@
 """Check, order and cut the ranked lists of an evaluation.
 
-Lists come in parts that have all rows of a query: one part where everything is held, many where a run is
-larger than memory. A part is worked on alone; a fault that only all parts together show (a run that lists none of
-the queries) is refused once. Keys of runs may be texts of queries, as in the eRAG package.
+Lists come in parts that have all rows of a query: a single part in memory, many parts if a run is larger than memory.
+Parts are processed alone; a fault that only all parts together show (a run that lists none of the queries) is refused
+once. Keys of runs may be texts of queries, as in the eRAG package.
 """
 
 from __future__ import annotations

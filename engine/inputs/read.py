@@ -161,7 +161,7 @@ class LoadedInputs(NamedTuple):
 
 
 def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
-    """The tables that annotators need; refused if they name documents of one corpus beside several."""
+    """The tables that annotators need; refused if they name documents of a single corpus beside several."""
     judged = {name: file.read() for name, file in files.tables.items()}
     by_id = [name for name, table in judged.items() if BY_TEXT not in table.columns]
     if files.corpora and by_id:

@@ -38,7 +38,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class FirstQueries:
-    """The queries of the first clusters in an order.
+    """The queries of the first clusters in an order, up to number ``last``.
 
     Attributes:
         order: of all queries (``evaluation.reading_order``).

@@ -60,7 +60,7 @@ class Role:
     is_readers: bool = False
 
 
-# The RAG system's own LLM. It reads whole lists, and single passages where no other model does.
+# The RAG system's own LLM. It reads whole lists, and single passages if no other model does.
 READER = Role("reader", "", "reader")
 
 
@@ -152,7 +152,7 @@ class FurtherTable:
         in_summary: whether ``summary.json`` holds its rows, too.
         conclusion: computes it from the outcomes of queries; None for a table with rows per query, which ``label``
             returns whole.
-        display: formats it for printing; the suffix `` [95%]`` marks figures with intervals. None if it is not printed.
+        display: formats it for printing, given the suffix of figures with intervals (`` [95%]``); None if not printed.
     """
 
     name: str

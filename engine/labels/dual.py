@@ -364,10 +364,10 @@ def dual_events(
 ) -> pl.DataFrame:
     """The events of every query (``tables.DUAL_EVENTS``), by run, cutoff and query in the order given.
 
-    At cutoff k an event occurs for a query if it does for any passage within the first k: Doc where
-    some passage is of a gold document, Word where some passage holds an answer, and Doc ∩ Word where
-    both occur, even in different passages. (``Success@k`` of the annotator ``dual`` requires them in
-    one passage.) Both are null where a run lists nothing for a query.
+    At cutoff k an event occurs for a query if it does for any passage within the first k: Doc if some passage is of a
+    gold document, Word if some passage holds an answer, and Doc ∩ Word if both occur, even in different passages.
+    (``Success@k`` of the annotator ``dual`` requires them in one passage.) Both are null if a run lists nothing for a
+    query.
 
     Args:
         both: the dual labels table; passages without labels have neither.

@@ -14,9 +14,9 @@ prompt, teacher-forced:
 
 A read that failed counts as a probability of 0; with ``pmi`` its passage has label 0.
 
-``gain`` is E_M(M(q, {d}), y) - E_M(M(q, {}), y), in [-1, 1]: 0 where the reader knew the answer anyway, below 0 where
-the passage spoils it. The harm rate is the share of passages that turn a right answer wrong: among the passages of
-queries that the reader answers right without any. An answer is right whose score is 1/2 or more.
+``gain`` is E_M(M(q, {d}), y) - E_M(M(q, {}), y), in [-1, 1]: 0 if the reader knew the answer anyway, below 0 if the
+passage spoils it. The harm rate is the share of passages that turn a right answer wrong: among the passages of queries
+that the reader answers right without any. An answer is right whose score is 1/2 or more.
 
 ``utility`` is UDCG's (Trappolini et al., arXiv 2510.21440): how much a passage helps, minus how much it distracts. A
 passage that helps is worth +1, any other -1/3, each times the probability that the reader answers from it at all, one
@@ -350,9 +350,7 @@ def weigh(reads: pl.DataFrame) -> pl.Series:
 
 
 def label_utility(reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
-    """Labels table, in [-1/3, 1], from single-passage reads that may decline; ``helpful`` labels from ``HELPS`` on
-    help.
-    """
+    """Labels table, in [-1/3, 1], from single-passage reads that may decline; ``helpful`` labels >= ``HELPS`` help."""
     helps = helpful.select(QUERY_ID, DOC_ID, (pl.col(LABEL) >= HELPS).alias("_helps"))
     passage = pl.col(tables.DOC_IDS).list.first().alias(DOC_ID)
     weighed = reads.select(QUERY_ID, passage, weigh(reads)).join(
@@ -368,7 +366,7 @@ def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
 
 
 def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
-    """Traces of utilities, in the order of ``reads``, which could decline: reads, and traces of the ``helpful`` labels."""
+    """Traces of utilities, in the order of ``reads``, which may decline: reads, and traces of ``helpful`` labels."""
     of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, tables.ANSWER, tables.ARTICLE_ID)
     return complete(
         labels.with_columns(reads[tables.READ_KEY], reads[CONFIDENCE]).join(
@@ -480,7 +478,7 @@ def label_judge(reads: pl.DataFrame, labels: JudgeLabels) -> pl.DataFrame:
 
     Args:
         reads: ``query_id``, ``doc_ids`` (length 1), ``confidence`` in [0, 1]; null for a failed read: label 0.
-        labels: ``binary``: 1.0 where the probability exceeds 1/2, else 0.0; ``graded``: the probability itself.
+        labels: ``binary``: 1.0 if the probability exceeds 1/2, else 0.0; ``graded``: the probability itself.
     """
     probability = pl.col(CONFIDENCE).fill_null(0.0)
     value = probability if labels == "graded" else (probability > 0.5).cast(pl.Float64)

@@ -1,5 +1,5 @@
-"""Dense retrieval: an index of vectors built from a streamed corpus, exact or approximate search; and search of either
-kind.
+"""Dense retrieval: an index of vectors built from a streamed corpus, exact or approximate; search in either kind of
+index.
 
 An approximate index is built from a FAISS factory string
 (https://github.com/facebookresearch/faiss/wiki/The-index-factory): ``IVF1024,Flat`` searches the nearest of 1,024
@@ -320,7 +320,7 @@ def approximate_recall(
 def _actors(
     spec: EncoderSpec, queries: int, parts: Sequence[ReadPart], on_event: OnEvent
 ) -> SearchOnRay | None:
-    """Actors that encode and search, one for each of several GPUs; None where there are fewer, or one part of work."""
+    """Actors that encode and search, one per GPU; None for a single GPU, or a single part of work."""
     several = os.environ.get("RAY_ADDRESS") or device.gpu_count() > 1
     most = max(-(-queries // encode.SHARD), len(parts))
     if most > 1 and several and not spec.server and not PoolSettings().in_process:

@@ -44,7 +44,7 @@ class Embedder:
     Raises:
         InputError: the server does not take the key, the model, the dimensions or a text, or has another model than
             before; the file of its vectors cannot be used.
-        EncodeError: its response has no vectors, or the budget of requests is spent.
+        EncodeError: its response has no vectors, or requests fail or are stopped.
     """
 
     def __init__(self, spec: EncoderSpec) -> None:
@@ -146,7 +146,7 @@ class Embedder:
         return {key: vector for key, vector in whole.items() if vector is not None}
 
     def _whole(self, kept: object) -> bytes | None:
-        """A stored vector; None if it is damaged, or another's."""
+        """A stored vector; None if it is damaged, or has another length."""
         size = 4 * self.spec.dimensions
         # Earlier versions kept no digest.
         vector = unsealed(kept) if isinstance(kept, bytes) and len(kept) != size else kept

@@ -43,7 +43,7 @@ class Preset:
         separator: text between a passage's title and its text; left out if the title is empty.
         max_tokens: longer texts are truncated; special tokens count.
         lower_case: whether texts are lower-cased first.
-        include_prompt: whether the tokens of a prefix count where vectors are pooled.
+        include_prompt: whether the tokens of a prefix count in pooling.
         layers: folders of sentence-transformers' ``Dense`` modules, applied after pooling in this order.
         dimensions: length to which vectors are cut before they are scaled to length 1 (Matryoshka embeddings); None for
             all.

@@ -1,7 +1,7 @@
 """Data sets by name: ``irds:ID`` of ir_datasets, and ``hf:NAME[:CONFIG[:SPLIT]]`` of the Hugging Face cache.
 
-Both are read from this machine alone: nothing is downloaded, also where the libraries would do so. Records have
-the fields of the data set; queries, passages and judgments go by the names of ``engine.sources.fields``.
+Both are read from this machine alone: nothing is downloaded, even if the libraries would do so. Records have the fields
+of the data set; queries, passages and judgments go by the names of ``engine.sources.fields``.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _of_hugging_face(place: str) -> Any:
             mock.patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True),
         ):
             found = datasets.load_dataset(_snapshot(name) or name, config or None)
-    except Exception as error:  # whatever the library raises where something is missing
+    except Exception as error:  # any error of the library for a missing file
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
         fetch = f"fetch it first, with datasets.load_dataset({name!r})"
         remedy = f"{fetch}, or name the configuration, as in hf:{name}:CONFIG:SPLIT"

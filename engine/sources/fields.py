@@ -179,7 +179,7 @@ def columns_of(*names: Sequence[str]) -> set[str]:
 
 def texts_of(value: Any) -> list[str] | None:
     """The texts in the value of a field of answers (or articles); None for another value."""
-    # The type first: the abstract class Mapping takes several times as long.
+    # Types first: the abstract class Mapping takes several times as long.
     if not isinstance(value, (list, str)) and isinstance(value, Mapping):
         parts = [value[name] for name in _ANSWER_PARTS if value.get(name) not in _EMPTY]
         texts = [texts_of(part) for part in parts]

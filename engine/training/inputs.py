@@ -25,14 +25,13 @@ class TrainingFiles(Checked):
     """The files of a training.
 
     Attributes:
-        queries: Questions with answers to learn, in any layout that erag evaluate reads. Those without answers are counted
-            and left out.
+        queries: Questions with answers to learn, in any layout that erag evaluate reads. Questions without answers are
+            counted and left out.
         corpus: The passages that the runs list; not needed where runs carry their texts.
-        run: The ranked list of each question: what the reader is given.
-        dev_queries: Questions with answers by which the model is chosen, and when training ends. None of them should
-            be among `queries`.
+        run: The ranked list of every question, for the reader's prompt.
+        dev_queries: Questions with answers, for model selection and early stopping. None should be among `queries`.
         dev_run: Their ranked lists.
-        limit: Train on the first queries only, this many of them.
+        limit: Train on this many queries only, the first ones.
         skip_bad: Leave out bad records of the corpus, up to this many, and count them.
 
     Raises:

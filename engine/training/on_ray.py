@@ -79,7 +79,7 @@ def train_on_ray(
     from ray.train.torch import TorchTrainer
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # No usage statistics, and no change of working directory.
+    # No metrics, and no change of working directory.
     os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     gpus = _gpus(workers)

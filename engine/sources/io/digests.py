@@ -139,7 +139,7 @@ def json_digest(value: object) -> str:
 
 
 def digest_at(place: Path) -> str:
-    """The digest of a file, or of the files directly in a folder; an OSError where one cannot be read."""
+    """The digest of a file, or of the files directly in a folder; an OSError if one cannot be read."""
     if place.is_dir():
         return json_digest([*map(file_sha256, sorted(place.iterdir()))])
     return file_sha256(place)

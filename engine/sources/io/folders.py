@@ -129,13 +129,13 @@ class Folder:
                 system.rm_file(f"{inside}/{name}")
 
     def delete_empty(self, names: Iterable[str]) -> None:
-        """Delete empty folders directly inside, where the system has folders; others stay."""
+        """Delete empty folders directly inside, if the system has folders; others stay."""
         for name in names:
             with contextlib.suppress(WriteError), self._writing(name) as (system, inside):
                 system.rmdir(f"{inside}/{name}")
 
     def set_aside(self, name: str, suffix: str) -> str:
-        """Give a file a further suffix, unless the folder cannot be changed; where it is now, without credentials."""
+        """Give a file a further suffix, unless the folder is read-only; returns its new path, without credentials."""
         aside = name + suffix
         try:
             # Another process may have moved it already.

@@ -127,7 +127,7 @@ def _frame(table: pa.Table) -> pl.DataFrame:
     import pyarrow as pa
 
     table.validate(full=True)
-    # Metadata is left out: Polars decodes names and notes in it, and panics where they are not UTF-8.
+    # Metadata is left out: Polars decodes names and notes in it, and panics if they are not UTF-8.
     plain = pa.schema([pa.field(field.name, field.type) for field in table.schema])
     frame = pl.from_arrow(pa.Table.from_arrays(table.columns, schema=plain))
     assert isinstance(frame, pl.DataFrame)

@@ -58,13 +58,13 @@ class PassageIndex:
     An InputError of its methods says that the file is gone or damaged, or that its address cannot be read.
 
     Attributes:
-        folder: where the index lies: a path that all workers see, or an address, from which each node
-            fetches the file once.
+        folder: place of the index: a path that all workers see, or an address, from which every node fetches the file
+            once.
         name: of the file in the folder.
         passages: the number of passages.
         skipped: the bad records of the corpus that were left out.
         fingerprint: of the passages (``fingerprint.Fingerprint``).
-        digest: of the file; empty where an earlier version built it.
+        digest: of the file; empty if an earlier version built it.
     """
 
     folder: Folder
@@ -147,7 +147,7 @@ def index_corpus(
         if known.skipped <= skip_bad:
             return known
         _refuse_as_reading(corpus, skip_bad)
-    name = f"{key}-{_VERSION}.sqlite"  # another version is another file, also where copies are kept
+    name = f"{key}-{_VERSION}.sqlite"  # another version is another file, in copies too
     target = folder.at / name if isinstance(folder.at, Path) else _kept_here(name)
     skip = SkipBad(skip_bad)
     with reported_writing(target), temporary_file(target) as temporary:

@@ -186,7 +186,7 @@ def plain_rows(
     """Yield queries from (line, record) pairs; a line is None if lines have no meaning.
 
     Raises:
-        InputError: a query without text, with an id where others have none (or vice versa), or answers not strings.
+        InputError: a query without text, with an id while others have none (or vice versa), or answers not strings.
     """
     numbered: bool | None = None
     fields: tuple[str, ...] = ANSWER_FIELDS

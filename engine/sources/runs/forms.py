@@ -92,7 +92,7 @@ class Batch:
     """A part of a run, in the order of its file.
 
     Attributes:
-        rows: columns of ``SCHEMA``, of records further ``run``; ranks are null where the scores decide.
+        rows: columns of ``SCHEMA``, and ``run`` for records; ranks are null if the scores decide.
         names: the distinct system names of ``rows``.
         has_lines: whether ``line`` is the line in the file, from 1; else it is the place of the row, from 0.
         texts: the texts that the run carries (``GIVEN``).
@@ -290,7 +290,7 @@ def _number(value: Any) -> float | None:
 
 
 def _rank(fault: _Fault, query_id: str, rank: Any) -> int | None:
-    if isinstance(rank, float) and rank.is_integer():  # pandas', where some value was missing
+    if isinstance(rank, float) and rank.is_integer():  # pandas' form if some value is missing
         rank = int(rank)
     is_whole = isinstance(rank, int) and not isinstance(rank, bool) and abs(rank) <= MOST
     if rank is not None and not is_whole:
@@ -312,7 +312,7 @@ def _score(fault: _Fault, query_id: str, score: Any) -> float | None:
 
 
 def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
-    """Rows with the ranks and scores that the table needs: no ranks where scores decide."""
+    """Rows with the ranks and scores that the table needs: no ranks if scores decide."""
     for what in (RANK, SCORE):
         having = [getattr(row, what) is not None for row in rows]
         if any(having) and not all(having):

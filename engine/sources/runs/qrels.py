@@ -255,7 +255,7 @@ def preferences_of(
 def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """Rows of the preferences table: by criterion and pair of runs, or by criterion alone if runs have no names."""
     fault = partial(InputError, path=path, line=line)
-    # A table has null where other rows have a value.
+    # A table has nulls for values that only other rows have.
     record = {name: value for name, value in record.items() if value is not None or name == "best"}
     query_id = _identifier(record.get("query_id"))
     if query_id is None:
@@ -284,7 +284,7 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
         if runs or of_answers:
             how, design = record["drawn"], record["drawn"]["design"]
             sizes, weighed = sorted(design["strata"].items()), how.get("labels") or {}
-            # A frame names the strata of all its pages, in any order, with null where a page lacks one.
+            # A frame names the strata of all its pages, in any order, with null if a page lacks one.
             design = {**design, "strata": {name: n for name, n in sizes if n is not None}}
             drawn = float(how["probability"]), json.dumps(design)
             labels = {run: float(weighed.get(run) or 0) for of in runs for run in of}

@@ -128,7 +128,7 @@ def require_new_name(path: Location, name: str, sources: dict[str, Location]) ->
 
 
 def in_order(rows: pl.DataFrame) -> pl.DataFrame:
-    """Lists in their order: by rank, or as ``by_score`` where ranks are null, with ranks from 1."""
+    """Lists in their order: by rank, or as ``by_score`` if ranks are null, with ranks from 1."""
     scored = rows[RANK].is_null()
     if scored.all():
         return by_score(rows)
@@ -162,8 +162,8 @@ def order_of(rows: pl.DataFrame, k: int) -> tuple[int, int, int, int]:
     Needs lists by rank, with ``STATED_RANK``.
 
     Returns:
-        how many lists are cut at ``k`` among equal scores, how many passages have another score than the one above,
-        and how many lists have scores that rise with the ranks and never fall, and scores that fall somewhere.
+        numbers of lists cut at ``k`` among equal scores, of passages whose score differs from the one above, of lists
+        whose scores rise with the ranks and never fall, and of lists whose scores fall somewhere.
     """
     step = (pl.col(SCORE).diff() * pl.coalesce(STATED_RANK, RANK).diff()).sign()
     equal = pl.col(SCORE).cast(pl.Float32).diff() == 0

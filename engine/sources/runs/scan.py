@@ -205,7 +205,7 @@ def _trec_batches(path: Location) -> Iterator[Batch]:
     try:
         with locations.open_decompressed(path) as stream:
             while block := stream.read(_BLOCK):
-                if not block.endswith(b"\n"):  # may be cut where it is longer than any line may be
+                if not block.endswith(b"\n"):  # cut, maybe, in a line longer than any line may be
                     block += stream.readline(LONGEST_LINE + 1)
                 if not done:
                     block = block.removeprefix(BOM)
