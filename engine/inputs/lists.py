@@ -42,7 +42,7 @@ ROWS: tables.Schema = {**tables.RUNS, RUN: pl.UInt32()}
 BUCKET = "bucket"
 # More would have more files open at a time than a process may.
 MOST_PARTS = 256
-# Bytes of runs, as they would be in TREC text, that are ordered at a time: some 200,000 rows.
+# Bytes of runs, measured as TREC text, to order at a time: some 200,000 rows.
 _PART_BYTES = 8 << 20
 _GIVE_TEXTS = "give `corpus`, or write the texts of passages into the run"
 
@@ -413,7 +413,7 @@ def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> Non
     def lost(rows: pl.DataFrame) -> pl.DataFrame:
         nonlocal hashes
         unknown = passages.unknown(rows[DOC_ID].unique())
-        # 8 bytes a document that is lost, of which there may be as many as rows.
+        # 8 bytes per missing document, at most one per row.
         hashes = np.union1d(hashes, unknown.hash().to_numpy())
         return rows.filter(pl.col(DOC_ID).is_in(unknown.implode()))
 

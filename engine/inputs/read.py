@@ -220,7 +220,8 @@ def read_inputs(
     listed passages (``check.match_titles``).
 
     Args:
-        files: in any layout of ``read_query_set``, ``scan_corpus`` and ``read_runs``; without a corpus, its passages are the texts that the runs carry (``read_runs_with_texts``).
+        files: in layouts of ``read_query_set``, ``scan_corpus``, ``read_runs``; by default the runs' texts are the
+            corpus.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
@@ -324,8 +325,7 @@ class Judgments:
         corpus, is_needed = self.files.corpus, self.files.need_provenance
         where = "any list" if corpus is None else "the corpus"
         lacking, gold = passages.absent(DOC_ID), passages.absent(ARTICLE_ID)
-        # The iterator of batches has no name: an error's traceback would keep it, and its connection, for another
-        # thread.
+        # The iterator of batches has no name: a traceback would keep it, and its connection, for another thread.
         some = next(
             (batch for batch in passages.scan([DOC_ID, ARTICLE_ID]) if not batch.is_empty()),
             tables.empty(tables.CORPUS),
@@ -369,7 +369,7 @@ def _documents(table: pl.DataFrame) -> pl.Series:
 
 
 def identical_note(lists: Iterable[pl.DataFrame], queries: pl.DataFrame, passages: Listed) -> Note:
-    """How many lists hold the query itself, a document with its id and its text."""
+    """The number of lists with the query itself: a document with its id and its text."""
     own = pl.concat([rows.filter(pl.col(DOC_ID) == pl.col(QUERY_ID)) for rows in lists])
     texts = passages.get(own[DOC_ID].unique()).select(DOC_ID, TITLE, TEXT)
     both = own.join(queries.select(QUERY_ID, QUERY), on=QUERY_ID).join(texts, on=DOC_ID)
@@ -443,7 +443,7 @@ def with_clusters(
     Args:
         queries: with their titles matched.
         groups: ``QuerySet.groups``, for ``cluster``.
-        cluster: a column of the queries file, "article", or None for these by article, of which no figure makes use.
+        cluster: a column of the queries file, "article", or None for clusters by article that no figure uses.
     """
     by_article = cluster in (None, ARTICLE)
     keys = (

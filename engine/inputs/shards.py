@@ -1,4 +1,4 @@
-"""The inputs of an evaluation as shards of whole queries: one in memory if it fits, or many (``partition.Partition``)."""
+"""Inputs of an evaluation as shards of whole queries: one in memory if they fit, or many (``partition.Partition``)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Shard:
 
     Attributes:
         number: from 0; shards are in the order of their spans.
-        queries: how many queries it has, with results or without.
-        pairs: how many distinct pairs of query and document are listed within the cutoff.
+        queries: number of queries, with results or without.
+        pairs: number of distinct pairs of query and document within the cutoff.
         span: the buckets of its queries (``sources.queries.buckets``), [low, high); None if they may be any.
         digest: digest over its contents and the whole corpus; empty for a shard in memory.
     """

@@ -50,7 +50,7 @@ def label_provenance(
 
 
 def gold_articles(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.Series:
-    """The gold article of each passage; null for none."""
+    """The passages' gold articles; null for none."""
     rows = pairs.join(
         corpus.select(DOC_ID, ARTICLE_ID), on=DOC_ID, how="left", maintain_order="left"
     ).join(queries.select(QUERY_ID, PROVENANCE), on=QUERY_ID, how="left", maintain_order="left")
@@ -117,8 +117,7 @@ def tokenize(text: str) -> list[str]:
 def count_running_on(queries: pl.DataFrame) -> int:
     """Number of queries all of whose answers may be followed by text without a space.
 
-    Such an answer is not a separate token, so tokens do not match it. If only some answers are such, they are aliases,
-    and the others still match.
+    Such an answer is not a separate token, so tokens do not match it. The query's other answers still match.
     """
     runs_on = pl.element().str.strip_chars().str.contains(_RUNS_ON).all()
     answered = queries[tables.ANSWERS].filter(queries[tables.ANSWERS].list.len() > 0)
@@ -271,7 +270,7 @@ def _conclude(
 
 
 def display(probabilities: pl.DataFrame, level: str) -> annotator.Display:
-    """The probabilities as they are printed, by run and cutoff; ``level`` stands behind a figure with an interval, as `` [95%]``."""
+    """The probabilities for printing, by run and cutoff; ``level`` is the suffix of figures with intervals."""
     columns = probabilities.select(RUN, K).unique(maintain_order=True).rows()
     several = probabilities[RUN].n_unique() > 1
     cells = {(row[RUN], row[K], row["probability"]): row for row in probabilities.to_dicts()}

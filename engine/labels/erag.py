@@ -275,7 +275,7 @@ def _conclude(
 
 
 def display_harm(harm: pl.DataFrame, level: str) -> annotator.Display:
-    """The harm rate as it is printed; ``level`` as in ``dual.display``."""
+    """The harm rate for printing; ``level`` as in ``dual.display``."""
     (row,) = harm.to_dicts()
     rate = "undefined" if not row[KNOWN] else f"{row[VALUE]:.3f}"
     bounds = f" [{row[LOW]:.3f}, {row[tables.HIGH]:.3f}]" if row[LOW] == row[LOW] else ""
@@ -345,7 +345,7 @@ class UtilityOptions(Checked):
 
 
 def weigh(reads: pl.DataFrame) -> pl.Series:
-    """How surely the reader answers: 1 - P(declines), which is ``confidence``, in [0, 1]; a read that failed counts as declined."""
+    """The reader's certainty of answering: 1 - P(declines), its ``confidence``, in [0, 1]; 0 for a failed read."""
     return reads.select((1.0 - pl.col(CONFIDENCE).fill_null(1.0)).alias(VALUE))[VALUE]
 
 

@@ -51,9 +51,8 @@ class Options(Checked):
 # Strength of the prior (L2 on log strengths). It keeps strengths finite for passages that were always chosen, as most
 # are that few people saw.
 PRIOR = 0.1
-# The least number of judgments that must differ from most. For 20 to 100 judgments, if people differ on 1% to 10% of
-# the queries, coverage of t intervals is at least 53%; with a minimum of 5 it is 93%, with 6 it is 96%. A larger
-# minimum would widen intervals that hold already.
+# Least number of judgments that differ from most. For 20 to 100 judgments, if people differ on 1% to 10% of queries, t
+# intervals cover 53% at least; with a minimum of 5, 93%, with 6, 96%. A larger one would widen sound intervals.
 FEW = 6
 
 
@@ -150,8 +149,8 @@ def preferred(
     Each judgment counts by the inverse of its probability (Hájek 1971), and a regression on the labels of unjudged
     queries corrects the mean (Cassel, Särndal & Wretman 1976; Angelopoulos et al. 2023). The interval is for other
     queries like these: a t interval with Satterthwaite's degrees of freedom (1946), with one more judgment, of no
-    preference though a label prefers a run, and with a squared residual of 1/2. If fewer than ``FEW`` judgments differ
-    from most, a t interval misses rare ones: each side then reaches at least as far as ``_hidden``.
+    preference though a label prefers a run, and with a squared residual of 1/2. If fewer than ``FEW`` differ from most,
+    a t interval misses rare ones: each side then reaches ``_hidden`` at least.
 
     Args:
         judged: by judged query, the ``value`` in [-1, 1]; the labels' preference for the first run, less its average
@@ -185,7 +184,7 @@ def _hidden(rests: Floats, weights: Floats, tail: float) -> float:
     """Bound on how far the mean over all queries may lie below the weighted one, if rare -1 judgments were not sampled.
 
     Gaffke's bound (2005; ``bounded``): judgments less the labels' predictions, and one more of -1 at the average
-    prediction, with the largest weight. For n judgments that are all 1 it is 2 (1 - tail^(1/n)), the rule of three.
+    prediction, with the largest weight. It is 2 (1 - tail^(1/n)), the rule of three, if all n judgments are 1.
     """
     sizes = np.append(weights, weights.max()) * len(weights)
     rows = weighed(np.append(rests, -1.0) * sizes, sizes)
@@ -204,7 +203,7 @@ def _conclude(
         design = json.loads(str(drawn))
         differing, queries = sum(design["strata"].values()), design["queries"]
         mean, *bounds = preferred(judged, differing=differing, queries=queries, level=level)
-        if clusters is not None:  # of which the probabilities know nothing
+        if clusters is not None:  # ignored by the probabilities
             bounds = [math.nan, math.nan]
         rows.append((*names, judged.height, queries, mean, *bounds, pairs))
     return pl.DataFrame(rows, schema=tables.PREFERRED, orient="row")

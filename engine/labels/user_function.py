@@ -27,8 +27,8 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
             some run lists for the query, in one process.
 
     Returns:
-        the annotator, for ``Settings.of(annotators=(…, annotator))``. Labelling raises InputError where the
-        function raises an error, or gives a value that is not a number in [0, 1], naming query and passage.
+        the annotator, for ``Settings.of(annotators=(…, annotator))``. Labelling raises an InputError with query and
+        passage if the function raises an error, or returns a value that is not a number in [0, 1].
     """
     if not name.strip():
         raise InputError("an annotator without a name", "give it one", "annotator.nameless")

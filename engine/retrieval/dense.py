@@ -1,5 +1,4 @@
-"""Dense retrieval: an index of vectors built from a streamed corpus, exact or approximate; search in either kind of
-index.
+"""Dense retrieval: indexes of vectors, exact or approximate, from a streamed corpus; search in any kind of index.
 
 An approximate index is built from a FAISS factory string
 (https://github.com/facebookresearch/faiss/wiki/The-index-factory): ``IVF1024,Flat`` searches the nearest of 1,024

@@ -5,9 +5,9 @@ the driver for shards that it cannot read on its node, or reads with other conte
 on the driver's node and restarts, empty, if its process ends alone: Ray then repeats the question, and the driver reads
 the part again. Ray Data holds these tasks back while actors have enough to do.
 
-To search, actors, one a GPU, encode queries and find candidates among vectors. A task is a part of the queries, or of the
-index, whose files all nodes must see. The run does not depend on actors: queries are encoded in the same parts as in one
-process (``encode.queries``), and ``flat`` computes the same scores wherever vectors are searched.
+To search, one actor per GPU encodes queries and finds candidates among vectors. A task is a part of the queries, or of
+the index, whose files all nodes must see. The run does not depend on actors: queries are encoded in the same parts as
+in one process (``encode.queries``), and ``flat`` computes the same scores wherever vectors are searched.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from engine.retrieval.flat import Doubles, Found, Nearest, Singles
 
 
 class Desk(Counts):
-    """Passes on shards that tasks ask for, by the number of their part of the corpus and their key; an asynchronous actor."""
+    """Hands requested shards to tasks, by the number of a part of the corpus and the key; an asynchronous actor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Desk(Counts):
         self._changed = asyncio.Condition()
 
     async def ask(self, shard: tuple[int, str]) -> Sequence[ray.ObjectRef]:
-        """The shard, pickled, as a reference in a list, which Ray hands on; or an exception; no item if there is none."""
+        """The pickled shard, or an exception, as a reference in a list, which Ray forwards; empty if there is none."""
         async with self._changed:
             self._asked |= {shard} - self._answers.keys()
             self._changed.notify_all()
@@ -58,7 +58,7 @@ class Desk(Counts):
             return self._answers[shard]
 
     async def asked(self) -> list[tuple[int, str]]:
-        """Wait for shards that the driver is to read."""
+        """Wait for shards to be read by the driver."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._asked)
             return list(self._asked)
@@ -71,7 +71,7 @@ class Desk(Counts):
             self._changed.notify_all()
 
     def forget(self, piece: tuple[int, str] | str) -> None:
-        """Drop all about a shard that is read, or that is encoded."""
+        """Forget a shard that is read, or that is encoded."""
         self._answers.pop(piece, None)
         self._attempts.pop(piece, None)
 

@@ -81,7 +81,7 @@ class Block:
 
 
 def passage_texts(corpus: pl.DataFrame, form: Preset) -> list[str]:
-    """An encoder's input for passages: prefix, title, separator, text; an empty title is left out, with its separator."""
+    """An encoder's input for passages: prefix, title, separator, text; an empty title is omitted, with its separator."""
     title, text = pl.col(TITLE), pl.col(TEXT)
     joined = pl.when(title == "").then(text).otherwise(title + form.separator + text)
     return corpus.select((form.passage_prefix + joined).alias(TEXT))[TEXT].to_list()
@@ -239,7 +239,7 @@ def queries(
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> npt.NDArray[np.float32]:
-    """The vectors of queries, prefix added, encoded ``SHARD`` at a time: (texts, dimensions); progress is queries done, and all."""
+    """The vectors of queries, with prefix, encoded ``SHARD`` at a time: (texts, dimensions); progress: done, all."""
     encoder = encoder_for(spec)
     vectors = np.empty((len(texts), spec.dimensions), dtype=np.float32)
     on_progress(0, len(texts))

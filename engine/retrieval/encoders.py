@@ -314,7 +314,7 @@ def _preset(path: Path, options: EncoderOptions) -> Preset:
 
 
 def _is_scaled(path: Path, *, normalized: bool) -> bool:
-    """Whether vectors have length 1: by a module, or since files (from sentence-transformers 3 on) compare by the cosine."""
+    """Whether vectors have length 1: by a module, or because files (sentence-transformers 3 on) compare by cosine."""
     file = path / "config_sentence_transformers.json"
     said = _object(file).get("similarity_fn_name", "dot")
     if said in (None, "cosine"):

@@ -1,8 +1,9 @@
 """Lucene's work, done in a separate process: ``python -m engine.retrieval.lucene``.
 
-A JVM in the driver would share its signals with Ray: both install a handler for SIGSEGV, which the JVM raises and catches
-in normal operation. A test process with both once died of a fatal signal; since they were separated, none has. A separate
-process also returns the JVM's memory, and keeps Pyserini's many imports, some of them replaced, out of the driver.
+A JVM in the driver would share its signals with Ray: both install handlers for SIGSEGV, which the JVM raises and
+catches in normal operation. A test process with both once died of a fatal signal; since they were separated, none has.
+A separate process also returns the JVM's memory, and keeps Pyserini's many imports, some of them replaced, out of the
+driver.
 
 A corpus is streamed as Arrow batches through standard input, so that neither side ever holds more than a few; queries
 and results are passed as Parquet files, settings as one JSON argument.
@@ -105,7 +106,7 @@ class _Nothing(ModuleType):
 
 @functools.cache
 def pyserini(name: str) -> ModuleType:
-    """Import a module of Pyserini on ``find_java``'s JVM, which then takes queries of more than 1,024 distinct words."""
+    """Import a module of Pyserini on ``find_java``'s JVM, which then takes queries of over 1,024 distinct words."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["JVM_PATH"] = str(_libjvm(java.home))

@@ -22,9 +22,8 @@ text of a passage     ``text``, ``contents`` (Pyserini, FlashRAG), ``content`` (
 
 Answers are a text, a list of texts, or of objects with a ``text`` (SQuAD); or an object with the texts under ``text``
 (SQuAD's rows), ``value`` and ``aliases`` (TriviaQA), all of which count. A text that is a list, tuple, set, array or
-object of texts, as ``str`` of Python or a spreadsheet writes it (``"['a', 'b']"``), is that collection, wherever a
-field holds texts or lists (``written``). Any other text in the place of a list has its items between ``|``
-(``listed``).
+object of texts, as ``str`` of Python or a spreadsheet writes it (``"['a', 'b']"``), is that collection, in any field of
+texts or lists (``written``). Other texts in place of a list have items between ``|`` (``listed``).
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ TEXT_FIELDS = ("text", "contents", "content", "page_content")
 _ANSWER_PARTS = ("text", "value", "aliases", "Value", "Aliases", "HumanAnswers")
 _EMPTY: tuple[Any, ...] = (None, "")
 
-# Texts of collections, as Python and NumPy write them: texts with known escapes, numbers and words; brackets, some with
-# a name.
+# Collections as Python and NumPy write them: texts with known escapes, numbers, words; brackets, some with a name.
 _ESCAPE = r"\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5})"
 _ITEM = rf"""'(?:[^'\\\n]|{_ESCAPE})*'|"(?:[^"\\\n]|{_ESCAPE})*"|-?\d+(?:\.\d*)?(?:e[-+]?\d+)?|(?:None|True|False|nan)\b"""
 _NAMED = r"(?:array|set|frozenset)\("
@@ -78,7 +76,7 @@ SEPARATOR = "|"
 def written(text: str) -> list[Any] | dict[str, Any] | None:
     """The list or object in a text, as JSON, Python or NumPy write it; None for any other text.
 
-    Tuples, sets and arrays are lists. Numbers in brackets alone may be a text: an interval, or a year that an editor added.
+    Tuples, sets and arrays are lists. Numbers in brackets alone may be a text: an interval, or an editor's year.
 
     >>> written("['Lima', None, 1899]"), written("{'text': array(['Lima'], dtype=object)}"), written("[0, 1]")
     (['Lima', '1899'], {'text': ['Lima']}, None)

@@ -26,7 +26,7 @@ _NEEDED = {WEIGHTS, "optimizer.pt", "scheduler.pt", "trainer_state.json"}
 MODEL = "model"
 
 
-# Called with how far training is and the number of all steps.
+# Called with the progress and the total number of steps.
 OnProgress = Callable[["Progress", int], None]
 
 

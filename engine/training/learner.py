@@ -194,7 +194,7 @@ def _tokens(shapes: Iterable[tuple[int, int, int]]) -> int:
 
 
 def diverged(what: str) -> InputError:
-    """The error for a training whose numbers have grown out of all bounds."""
+    """The error for a training that diverged."""
     return InputError(
         f"training diverged: {what} is not a finite number",
         "use a lower `learning_rate` or a smaller `clip`",
@@ -203,7 +203,7 @@ def diverged(what: str) -> InputError:
 
 
 def save(model: Any, start: Path, directory: Path) -> None:
-    """Save a model as a plain Hugging Face directory, with the tokenizer's files as training began with them."""
+    """Save a model as a plain Hugging Face directory, with the tokenizer's files of the start."""
     model.config.architectures = [type(model).__name__]
     model.config.dtype = "float32"
     model.config.save_pretrained(directory)

@@ -25,7 +25,7 @@ from engine.training.checkpoints import OnProgress, Progress
 from engine.training.settings import Workers
 from engine.training.train import Plan, train
 
-# How often a group whose worker died is started again.
+# Restarts of a group after a worker's death.
 _RESTARTS = 3
 _SECONDS_BETWEEN_LOOKS = 0.3
 # Timeout of workers for each other: all wait while the first one writes checkpoints and the model.

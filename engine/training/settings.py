@@ -66,7 +66,7 @@ class Recipe(Checked):
         return self.epochs * self.steps_per_epoch(examples)
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step, counted from 1: it rises to ``learning_rate``, then falls to 0 after the last."""
+        """The learning rate of a step, from 1 on: it rises to ``learning_rate``, and falls to 0 behind the last step."""
         rising = max(1, math.ceil(self.warmup * steps))
         if step <= rising:
             return self.learning_rate * step / rising

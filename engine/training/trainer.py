@@ -238,7 +238,7 @@ class FidTrainer(Trainer):
 
 
 class Watch(TrainerCallback):
-    """Keeps progress, with checkpoints in a folder; the first worker calls ``on_progress`` before steps and at the end."""
+    """Keeps progress and checkpoints in a folder; the first worker calls ``on_progress`` before steps and at the end."""
 
     def __init__(self, trainer: FidTrainer, folder: Folder, on_progress: OnProgress) -> None:
         self._trainer, self._folder, self._tell = trainer, folder, on_progress

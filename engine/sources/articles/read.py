@@ -160,10 +160,9 @@ def is_squad(path: Location) -> bool:
 def read_squad(path: Location) -> Iterator[tuple[Article, list[dict[str, Any]]]]:
     """Yield each context of a document as a separate article, with its questions: the raw objects under ``qas``.
 
-    So a passage never crosses contexts. An article's name is the title of its entry in ``data``, or without a title the
-    entry's number, counted from 0; all passages of the entry are gold for all its questions. Its page id is
-    ``file-entry.context``: the file's name without suffixes, and both numbers counted from 0, so that the parts of a
-    data set can form one corpus.
+    So a passage never crosses contexts. An article's name is the title of its entry in ``data``, else the entry's
+    number, counted from 0; all passages of an entry are gold for its questions. Its page id is ``file-entry.context``:
+    the file's name without suffixes, and both numbers, so that parts of a data set can form a corpus.
 
     Raises:
         InputError: not such a document; if its JSON is broken, the error names the line.

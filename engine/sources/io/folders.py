@@ -22,7 +22,7 @@ from engine.sources.io import locations
 from engine.sources.io.files import cannot_write, is_text
 from engine.sources.io.locations import Location, entries, file_system, inside_of, locate, reported
 
-# Written, and deleted, to see whether an address can be written.
+# Written and deleted, to test whether an address can be written.
 _TRIAL = ".erag-trial"
 # Files that are fetched from an address at once: each takes a round trip, whatever its size.
 _AT_ONCE = 8

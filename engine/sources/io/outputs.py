@@ -127,7 +127,7 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 
 
 def _names(place: Location) -> set[str]:
-    """All names of a place, two of which are the same if they share one: of a path, also its target and its file's number."""
+    """Names of a place, for a path also its target and inode; places with a common name are the same."""
     if isinstance(place, Path):
         names = {os.path.realpath(place), str(Path(os.path.realpath(place.parent), place.name))}
         with contextlib.suppress(OSError):  # it does not exist yet
@@ -148,7 +148,7 @@ def _are_in(names: set[str], folder: set[str]) -> bool:
 
 @contextlib.contextmanager
 def delivered(place: Location) -> Iterator[Path]:
-    """Give the path to write a file to: ``place``, or one of the same name that is uploaded to it, whole or not at all."""
+    """Give the path for writing a file: ``place``, or a local one of the same name, which is then uploaded whole."""
     at = locate(place)
     if isinstance(at, Path):
         yield at

@@ -1,9 +1,8 @@
-"""Read text files, decompressed by name: lines, JSON (values, one a line, arrays), CSV and TSV as records, settings in YAML.
+"""Read text files, unpacked by name: lines, JSON (values, lines, arrays), records in CSV and TSV, settings in YAML.
 
 Bad records are refused, or tolerated and counted up to a limit. Everywhere, ``what`` is the expected content, for
 errors. Settings are keys with texts or lists of texts, each as it is written. YAML 1.1 takes ``010`` for 8, ``1:30``
-for 90 and ``no`` for false, YAML 1.2 ``1e3`` for a number. A value that some YAML would change is refused, so that no
-user has to know which.
+for 90 and ``no`` for false, YAML 1.2 ``1e3`` for a number. Values that some YAML would change are refused.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SHOWN = 3
 
 
 class SkipBad:
-    """Tolerates up to ``limit`` bad records: the ``count`` so far, and the errors of the ``first`` ones."""
+    """Tolerates up to ``limit`` bad records; has their ``count`` so far, and the errors of the ``first`` ones."""
 
     def __init__(self, limit: int = 0) -> None:
         self.limit = limit
@@ -353,7 +352,7 @@ def read_csv_records(
 
     Raises:
         InputError: a header without any of the ``needed`` columns, rows of another length, or quotes that are broken,
-            or that span lines of a TSV which may be rows.
+            or that span lines of a TSV, which may be rows.
     """
     skip = skip or SkipBad()
     fault = partial(InputError, path=path)
@@ -405,7 +404,7 @@ def read_csv_records(
 
 _SETTINGS = 'write "key: value", one a line'
 _TAG = "tag:yaml.org,2002:"
-# A number that every YAML takes for the same one; true, false and null are written in one way, too.
+# Numbers that every YAML reads alike, and the common forms of true, false and null.
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,15})?")
 
 
@@ -463,7 +462,7 @@ def read_settings(
 
 
 def _is_changed(node: yaml.ScalarNode) -> bool:
-    """Whether a value is not the text that it is written as, for YAML 1.1 or 1.2."""
+    """Whether YAML 1.1 or 1.2 would change the text of a value."""
     if node.style is not None or node.tag == f"{_TAG}null":
         return node.tag not in (f"{_TAG}str", f"{_TAG}null")
     if node.tag == f"{_TAG}str":

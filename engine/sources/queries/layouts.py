@@ -90,7 +90,7 @@ def clean_row(
     answers: Sequence[str | None],
     articles: Sequence[str | None],
 ) -> QueryRow:
-    """A row with its answers stripped, and answers and articles distinct, in their order; all but the id is composed (NFC).
+    """A row with stripped answers, distinct answers and articles, in order; all texts but the id are composed (NFC).
 
     A text that is a written list (``fields.written``) stands for its items, whatever the layout.
 

@@ -1,4 +1,4 @@
-"""Reading queries with their reference answers, from files of any layout; users' queries need no answers, nor more than a text."""
+"""Reading queries with reference answers, from files of any layout; users' queries need only a text."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _noted(
 
 
 def _read_of(row: QueryRow) -> str:
-    """The fields of a query, and the fields of answers."""
+    """The fields of a query, and its fields with answers."""
     read = "output[].answer" if "output" in row.record else ", ".join(ANSWER_FIELDS)
     return f" (it has the fields {', '.join(row.record)}; answers are read from {read})"
 

@@ -1,6 +1,6 @@
-"""Judgments: of relevance (qrels), in TREC text, BEIR's TSV and Parquet, read and written, and JSON, read; and preferences.
+"""Judgments of relevance (qrels), read and written in TREC text, BEIR's TSV and Parquet, read in JSON; and preferences.
 
-A preference says which of two or three passages or answers shown was best, that several were, or that none was.
+A preference names the best among two or three passages or answers; several may be best, or none.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def runs_of_records(
     *,
     texts: bool = False,
 ) -> Iterator[TextedRun]:
-    """The runs of records, as ``read_records`` takes them: one, called ``name``, or as many as records name without one.
+    """The runs of records, as ``read_records`` takes them: a single run ``name``; if empty, all that records name.
 
     Raises:
         InputError: as ``read_records``; a run is empty, or lists a document or a rank twice.

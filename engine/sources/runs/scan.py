@@ -128,7 +128,7 @@ def _is_table(path: Location, start: bytes) -> bool:
 
 
 def _holds_records(path: Location, start: bytes) -> bool:
-    """Whether a file is a JSON array, or JSON lines of which the first names its query."""
+    """Whether a file is a JSON array, or JSON lines whose first one names its query."""
     return start[:1] == b"[" or (start[:1] == b"{" and _begins_with_a_record(path))
 
 
@@ -295,7 +295,7 @@ def _trec_row(path: Location, number: int, line: str) -> tuple[tuple[object, ...
 def _bad_score(
     path: Location, line: int | None, score: str, query_id: str, doc_id: str
 ) -> InputError:
-    """The error for a score that a run could not be exported with and read back in the same order."""
+    """The error for a score that an export could not preserve in order."""
     which = f"document {quoted(doc_id)} of query {quoted(query_id)}"
     problem = f"score {quoted(score)} is not a number that single precision holds ({which})"
     return InputError(problem, IN_RANGE, "runs.score", path=path, line=line)
