@@ -87,7 +87,7 @@ class HeldPart(OnePart):
 class ScatteredParts:
     """Lists in files (``Parts``); the parts have the queries of equal ranges of buckets.
 
-    Memory holds some parts of a run, whatever their size. The folder takes about 20 bytes and two ids a row of the
+    Memory holds a few parts of a run, for runs of any size. The folder takes about 20 bytes and two ids a row of the
     largest run, and as much for each row that is kept.
 
     Args:
@@ -110,7 +110,7 @@ class ScatteredParts:
         return self._queries.within((part * self._width, self.end(part)))
 
     def end(self, part: int) -> int:
-        """The bucket behind the last of a part."""
+        """The end of a part's buckets, exclusive."""
         return (part + 1) * self._width
 
     def gather(self, batches: Iterator[pl.DataFrame]) -> None:

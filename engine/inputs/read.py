@@ -220,8 +220,7 @@ def read_inputs(
     listed passages (``check.match_titles``).
 
     Args:
-        files: in layouts of ``read_query_set``, ``scan_corpus``, ``read_runs``; by default the runs' texts are the
-            corpus.
+        files: in layouts of ``read_query_set``, ``scan_corpus``, ``read_runs``; the default corpus is the runs' texts.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
@@ -389,9 +388,9 @@ def match_titles(
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """The queries, with the ids of the listed articles that have these titles in ``provenance``; and unmatchable ids.
 
-    All articles with the same title are gold. A title that no listed passage has stays, and stands for the article that
-    the corpus calls so; a title of digits does not, since another article may have it as its page id. Titles cannot be
-    matched if no listed passage has a title, and no article has such a name.
+    All articles with the same title are gold. A title without a listed passage stays, and means the corpus' article of
+    that name; a title of digits does not, since another article may have it as its page id. Titles cannot be matched if
+    no listed passage has a title, and no article has such a name.
 
     Args:
         titles: titles in ``provenance``, by query id.

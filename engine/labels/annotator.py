@@ -48,9 +48,9 @@ class Role:
     """The role in which a model reads. The reads in a role form one job, with one prompt.
 
     Attributes:
-        name: in repeated.json and in the costs of a study.
-        title: in sentences, as in "reads of the judge"; empty for the reader of whole lists.
-        key: under which ``summary.json`` describes it.
+        name: its name in repeated.json and in the costs of a study.
+        title: its name in sentences, as in "reads of the judge"; empty for the reader of whole lists.
+        key: its key in ``summary.json``.
         is_readers: whether its model stands in for the RAG system's own LLM.
     """
 
@@ -269,7 +269,7 @@ class Annotator:
         meaning: the meaning of its labels, for people.
         label: labels the pairs of its material, and traces the labels.
         options: the frozen dataclass whose fields are its options of ``erag evaluate``, if any.
-        uses_options_of: annotators whose options it follows besides.
+        uses_options_of: other annotators whose options it uses.
         needs_provenance: whether it needs queries with gold articles.
         needs_answers: whether it needs queries with answers; annotators that it rests on may need them too.
         needs_input: the file that it needs, if any.

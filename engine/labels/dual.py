@@ -6,8 +6,8 @@
 in the text as a string, both after KILT's normalization.
 
 Dual labels: the document label is that of ``provenance``, the word label that of ``containment``, or, for languages
-that write more than a word between two spaces, of ``containment-substring``. One label alone cannot tell the right
-document without the passage that answers from the answer's words in a document about something else.
+that write more than a word between two spaces, of ``containment-substring``. A single label cannot distinguish the
+right document without the answering passage from the answer's words in a document on another subject.
 """
 
 from __future__ import annotations
@@ -397,7 +397,7 @@ def dual_table(
     skip_missing: bool = False,
     clusters: Clusters = None,
 ) -> pl.DataFrame:
-    """The dual table: the five probabilities of every run at every cutoff, whatever the order of the queries.
+    """The dual table: the five probabilities of every run at every cutoff, for any order of the queries.
 
     Args:
         events: of all queries (``dual_events``).

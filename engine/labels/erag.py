@@ -143,7 +143,7 @@ _OWN = Role("own", "the reader that weighs its answers", "own_answers", is_reade
 
 _BY_TOKEN = pl.col(CONFIDENCE).fill_null(0.0)
 _WHOLE = _BY_TOKEN.pow(pl.col(tables.OUTPUT_TOKENS))
-# Finite, whatever underflowed.
+# Finite, despite underflow.
 _LOG = pl.col(CONFIDENCE).clip(lower_bound=1e-300).log()
 CLOSED = "closed"
 # The gain: a passage's value less the value without passages.

@@ -192,7 +192,7 @@ def _roles(
     settings: EvaluationSettings, of_reader: set[str], asks: Mapping[str, Ask]
 ) -> tuple[Ask, ...]:
     """The reads in each role: first for the reader's own labels, then whole lists, then for other labels."""
-    # In the order of the registry, whatever the order of the annotators: tables of reads keep theirs.
+    # In the order of the registry, not of ``annotators``: it fixes the order of tables of reads.
     places = {name: place for place, name in enumerate(ANNOTATORS)}
     in_order = sorted(asks, key=lambda name: places.get(name, len(places)))
     entries = [asks[name] for name in asks if name in of_reader]

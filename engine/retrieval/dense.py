@@ -408,7 +408,7 @@ def _as_run(best: pl.DataFrame, queries: pl.DataFrame, name: str, vectors: Singl
 
 
 def _build_approximate(directory: Path, index: Manifest) -> None:
-    """Build the approximate index of a factory, unless it is there and whole; its digest joins the index's settings."""
+    """Build the approximate index of a factory, unless it is whole already; add its digest to the index's settings."""
     path = _faiss_file(directory, index)
     if path is None:
         return

@@ -3,7 +3,7 @@
 To encode, tasks read and cut a part of the corpus each, and actors that host the encoder encode its shards. A task asks
 the driver for shards that it cannot read on its node, or reads with other content than the driver. Its desk is an actor
 on the driver's node and restarts, empty, if its process ends alone: Ray then repeats the question, and the driver reads
-the part again. Ray Data holds these tasks back while actors have enough to do.
+the part again. Ray Data delays tasks while actors have enough work.
 
 To search, one actor per GPU encodes queries and finds candidates among vectors. A task is a part of the queries, or of
 the index, whose files all nodes must see. The run does not depend on actors: queries are encoded in the same parts as

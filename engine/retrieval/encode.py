@@ -55,7 +55,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a corpus, some shards of which are to be encoded; called, it reads and gives them.
+    """A part of a corpus with shards to encode; calling it reads and yields them.
 
     Attributes:
         keys: the shards' keys, in the order of the corpus.

@@ -128,7 +128,7 @@ def _value_of(node: ast.AST) -> Any:
 def listed(value: Any) -> Any:
     """The value of a field of answers or articles; for a text, its collection or items.
 
-    A text that begins as a collection of texts, and is none, stays itself: it was cut, or has another form.
+    A text that only begins like a collection of texts stays a text: it was cut, or has another form.
     """
     if not isinstance(value, str):
         return value

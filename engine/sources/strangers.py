@@ -99,7 +99,7 @@ def refuse_strangers(
     remedy: str,
     path: Location | None,
 ) -> None:
-    """As ``count_strangers``, for ids of which ``others`` are not known; ``known`` may be incomplete."""
+    """As ``count_strangers``, for ids with the unknown ``others``; ``known`` may be incomplete."""
     if len(ids) and len(known) and len(others) == ids.n_unique():
         problem = f"{what} (it has {quoted(ids[0])}, they have {quoted(known[0])})"
         raise InputError(problem, remedy, "inputs.strangers", path=path)

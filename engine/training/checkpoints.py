@@ -49,8 +49,8 @@ class Progress:
         configuration: the latest command's settings, for people; the engine does not use them.
         losses: losses by step, per target token.
         tokens: number of tokens through the encoder, without padding.
-        best: the step whose weights are kept: the latest whose metric no other exceeds, so that a metric that
-            never leaves 0 does not bring the start back; 0 for the start.
+        best: the step of the kept weights: the latest with the highest metric, so that a metric that stays 0 does not
+            restore the start; 0 for the start.
         cuts: cuts in the first epoch.
         seconds: of training, evaluations included, over all attempts.
         peak_memory: the highest of any worker, in bytes.

@@ -137,7 +137,7 @@ class Learner:
         return micro
 
     def _forward_backward(self, examples: Sequence[Example]) -> float:
-        """Add the gradients of examples that go through the model at once; their summed loss."""
+        """Add the gradients of a micro-batch, and return its summed loss."""
         loss = self.loss(examples)
         loss.backward()
         return float(loss.detach())

@@ -58,7 +58,7 @@ class Recipe(Checked):
     seed: Natural = 0
 
     def steps_per_epoch(self, examples: int) -> int:
-        """Steps of an epoch over so many examples; the last one may have fewer than the others."""
+        """Steps of an epoch; the last one may have fewer examples."""
         return -(-examples // self.batch)
 
     def steps(self, examples: int) -> int:

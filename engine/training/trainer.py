@@ -118,7 +118,7 @@ class Steps(Dataset[list[Example]]):
 
 
 def arguments(recipe: Recipe, where: torch.device, directory: Path) -> TrainingArguments:
-    """Sets up this worker, and joins it to the others; the Trainer's files go to a separate directory."""
+    """The Trainer's arguments, with its folder; creating them sets up this worker and joins it to the others."""
     return TrainingArguments(
         output_dir=str(directory),
         num_train_epochs=1,  # its data set has all epochs

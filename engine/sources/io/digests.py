@@ -165,7 +165,7 @@ def sealed_json(manifest: Mapping[str, Any]) -> bytes:
 
 
 def unsealed_json(content: bytes) -> dict[str, Any]:
-    """The manifest in some bytes, without its digest; a ValueError if it was changed, or is none."""
+    """The manifest in some bytes, without its digest; a ValueError if it was changed, or is no manifest."""
     manifest = parse_json(content)
     if not isinstance(manifest, dict):
         raise ValueError("it is not a manifest")
@@ -175,7 +175,7 @@ def unsealed_json(content: bytes) -> dict[str, Any]:
 
 
 def sealed(content: bytes) -> bytes:
-    """Some bytes, and behind them their digest."""
+    """The bytes, followed by their digest."""
     return content + hashlib.sha256(content).digest()[:_BYTES]
 
 

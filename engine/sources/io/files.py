@@ -70,7 +70,7 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
 
 
 def flush(path: Path) -> None:
-    """Have a file's content written to the disk, as far as the system lets us."""
+    """Flush a file's content to the disk, if the system can."""
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
 
@@ -205,7 +205,7 @@ def left_behind(paths: Iterable[Path]) -> Iterator[Path]:
 
 @functools.cache
 def _machine() -> str:
-    """Digits of this machine since it started: host names are not unique."""
+    """Digits for this machine since its boot: host names are not unique."""
     started = Path("/proc/sys/kernel/random/boot_id")  # Linux's
     since = started.read_text(encoding="ascii") if started.exists() else uuid.getnode()
     return hashlib.sha256(f"{socket.gethostname()} {since}".encode()).hexdigest()[:12]

@@ -24,7 +24,7 @@ from engine.sources.io.locations import Location, entries, file_system, inside_o
 
 # Written and deleted, to test whether an address can be written.
 _TRIAL = ".erag-trial"
-# Files that are fetched from an address at once: each takes a round trip, whatever its size.
+# Files fetched concurrently from an address: each takes a round trip, for any size.
 _AT_ONCE = 8
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 

@@ -63,7 +63,7 @@ class Places:
         else:
             raise ValueError("a text is given twice")
         self._seed, self._order = seed, order
-        # One more, so that the place behind the last is one too.
+        # One more hash, since a search may end behind the last.
         self._hashes = np.append(ordered, np.uint64(0))
         # Starts of hashes by their first bits: on average every second prefix has one.
         self._shift = np.uint64(64 - 1 - max(1, len(texts)).bit_length())

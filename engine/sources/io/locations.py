@@ -197,7 +197,7 @@ def entries(directory: Location, kind: str) -> list[tuple[str, int]]:
 
 
 def open_binary(path: Location, *, in_parts: bool = False) -> IO[bytes]:
-    """Open a file for reading, as it is stored.
+    """Open a file for reading, without decompression.
 
     With ``in_parts``, drivers do not fetch ahead from an address; s3fs would, 50 MiB at a time.
 

@@ -38,9 +38,8 @@ class Inputs:
 def refuse_overlap(inputs: Inputs, outputs: Outputs, *, option: str = "out") -> None:
     """Refuse a command that would overwrite, or remove, one of its inputs.
 
-    Links are followed on both sides, and two names of a file are the same file. Addresses are compared as they are
-    written, without users and passwords; a link in an object store, a bucket that is mounted at a path, or one server
-    under two names is not seen through.
+    Links are followed on both sides, and two names of a file are the same file. Addresses are compared as texts,
+    without users and passwords; links in an object store, mounted buckets, and servers with two names are not resolved.
 
     Raises:
         InputError: names the input and the output there, which ``option`` changes; or an address cannot be read.

@@ -82,7 +82,7 @@ def tolerance(skip_bad: int | SkipBad) -> SkipBad:
 
 # Bytes of the longest line that is read: an endless one would fill the memory.
 LONGEST_LINE = 64 << 20
-# Bytes that tell a layout.
+# Bytes that identify a layout.
 _START = 1 << 16
 _OBJECTS = "one JSON object per line"
 BOM = b"\xef\xbb\xbf"
@@ -235,7 +235,7 @@ def broken_json(
 
 
 class DuplicateKeyError(ValueError):
-    """A JSON object has a key twice, of which only the last would count."""
+    """A JSON object has a key twice; only the last would count."""
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -307,7 +307,7 @@ def read_json_records(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number from 1, object) of a JSONL file, or of a JSON array, by the first character.
 
-    An array is read as a whole text, of which one object at a time is parsed.
+    An array is read as a whole text, and parsed an object at a time.
 
     Raises:
         InputError: as ``read_json_lines``, also for items of an array that are no objects; broken JSON in an array is
@@ -347,7 +347,7 @@ def read_csv_records(
     """Yield (line, record) of a CSV file, or of a TSV file if the header contains a tab.
 
     Args:
-        needed: columns of which the header must name one.
+        needed: columns; the header must name at least one.
         skip: tolerates rows of another length, and lines that are not UTF-8.
 
     Raises:

@@ -31,7 +31,7 @@ from engine.sources.io.records import SkipBad
 from engine.sources.passages.read import ROW, first_with, scan_corpus, select_wanted, with_composed
 from engine.tables import DOC_ID, TEXT
 
-# Raise it when the file's layout changes; files of other versions are then built anew.
+# Raise it when the file's layout changes; files of other versions are then rebuilt.
 _VERSION = 1
 _COLUMNS = ", ".join(tables.CORPUS)
 _TABLE = f"""

@@ -92,7 +92,7 @@ def clean_row(
 ) -> QueryRow:
     """A row with stripped answers, distinct answers and articles, in order; all texts but the id are composed (NFC).
 
-    A text that is a written list (``fields.written``) stands for its items, whatever the layout.
+    The text of a list (``fields.written``) is replaced by its items, in every layout.
 
     Raises:
         InputError: an id that is empty or contains white space, or text that is not valid Unicode.
@@ -286,7 +286,7 @@ def queries_in(document: Any) -> list[dict[str, Any]] | None:
 def rows_of(
     path: Location, layout: Layout, *, answers_alone: bool = False, column: str | None = None
 ) -> Iterator[QueryRow]:
-    """The rows of a file, of which some may be marked as unanswerable.
+    """The rows of a file; some may be marked as unanswerable.
 
     Args:
         answers_alone: whether a row may have an id and answers, and no text.

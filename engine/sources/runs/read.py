@@ -215,10 +215,10 @@ def read_run(path: Location) -> pl.DataFrame:
     [('q1', 'd2', 1, 'mine'), ('q1', 'd1', 2, 'mine')]
 
     TREC text is ordered as by trec_eval: by score (in single precision), equal scores by document id, both descending;
-    its ranks are ignored. So is ``{query: {document: score}}`` in JSON (pytrec_eval, ranx); in ``{query: [document, …]}``
-    (the eRAG package) the best document comes first, and scores count down to 1. In Parquet the rank column counts.
-    Records are read by ``forms``; a passage that has a text and no id goes by its text. Ranks become 1, 2, … without
-    gaps. A run without a name is named after its file.
+    its ranks are ignored. So is ``{query: {document: score}}`` in JSON (pytrec_eval, ranx); in ``{query: [document,
+    …]}`` (the eRAG package) the best document comes first, and scores count down to 1. In Parquet the rank column
+    counts. Records are read by ``forms``; a passage with a text and no id has its text for an id. Ranks become 1, 2, …
+    without gaps. A run without a name is named after its file.
 
     Raises:
         InputError: the file is unreadable or empty, a line does not have six columns, a score is not a
@@ -408,8 +408,8 @@ def read_runs_with_texts(
     ``corpora`` has every run's corpus, or none: names of runs then contain it, and so do ids of passages with another
     text in another corpus.
 
-    A passage without an id is called ``id_of`` its text, in the runs too. A run may lack texts that another has. The
-    first title of a passage counts, and its first article; without an article, the title names it, else the id.
+    A passage without an id gets ``id_of`` its text, in the runs too. A run may lack texts that another has. The first
+    title of a passage counts, and its first article; without an article, the title names it, else the id.
 
     Raises:
         InputError: as ``read_runs``, or ``with_corpus``; as ``read_corpus``, or a corpus lacks a document of a run over it.
