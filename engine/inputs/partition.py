@@ -63,7 +63,7 @@ class Partition:
         runs: the names of the runs in the order of their files.
         unmatchable: the first queries whose gold articles cannot be matched, if any.
         tables: names of the inputs of annotators.
-        passages: the index of the corpus' passages.
+        passages: the index of the corpus's passages.
         listed: number of passages that some run lists within the cutoff.
         only: the queries that count; None for all.
     """

@@ -226,7 +226,7 @@ class _Corpus:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Material:
-    """An annotator's material.
+    """The material from which an annotator labels passages.
 
     A label may use its query, its passage, their reads, and the query's judgments. Queries may be labelled in parts, so
     a label that uses other queries depends on the partition: nothing refuses that.
@@ -262,7 +262,7 @@ class Material:
 
 @dataclass(frozen=True, kw_only=True)
 class Annotator:
-    """An annotator: labels passages.
+    """An annotator, which labels passages.
 
     Attributes:
         name: in every table.

@@ -15,8 +15,8 @@ prompt, teacher-forced:
 A read that failed counts as a probability of 0; with ``pmi`` its passage has label 0.
 
 ``gain`` is E_M(M(q, {d}), y) - E_M(M(q, {}), y), in [-1, 1]: 0 if the reader knew the answer anyway, below 0 if the
-passage spoils it. The harm rate is the share of passages that turn a right answer wrong: among the passages of queries
-that the reader answers right without any. An answer is right whose score is 1/2 or more.
+passage spoils it. The harm rate is the share of passages that turn a right answer wrong, among the passages of queries
+that the reader answers right without any. An answer is right if its score is 1/2 or more.
 
 ``utility`` is UDCG's (Trappolini et al., arXiv 2510.21440): how much a passage helps, minus how much it distracts. A
 passage that helps is worth +1, any other -1/3, each times the probability that the reader answers from it at all, one

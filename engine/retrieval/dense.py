@@ -249,7 +249,7 @@ def search(
         on_event: called with a line when nodes of the cluster come or go, or the search waits.
 
     Raises:
-        InputError: not a dense index, an encoder other than the index', an encoder whose code may not run, or no
+        InputError: not a dense index, an encoder other than the index's, an encoder whose code may not run, or no
             approximate index.
         EncodeError: vectors could not be computed, or not be searched.
     """
@@ -348,7 +348,7 @@ def _parts(directory: Path, index: Manifest, block: int) -> list[ReadPart]:
 
 
 def encoder_of(index: Manifest, options: SearchOptions) -> EncoderSpec:
-    """The specification of an index' encoder; an InputError if it needs code that may not run."""
+    """The specification of an index's encoder; an InputError if it needs code that may not run."""
     recorded = index.settings["encoder"]
     code = recorded.get("code", "")
     if code and not options.trust_remote_code:

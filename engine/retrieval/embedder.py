@@ -31,7 +31,7 @@ Vectors = npt.NDArray[np.float32]
 # Texts per request, of which OpenAI takes 2,048 with 300,000 tokens: responses of this size stay below the response
 # limit, whatever the dimensions and format. Rejected requests are split in halves.
 _MOST_TEXTS = 128
-# The first text for a server, and the tolerance for vectors of the same model, relative to length: rounding does 0.01.
+# The first text for a server, and the tolerance for vectors of the same model, relative to length: rounding makes 0.01.
 _TRIAL, _ALIKE = "What is retrieval?", 0.1
 # Seconds to wait for another process' write, which takes some thousandths.
 _PATIENCE = 30

@@ -238,7 +238,7 @@ def load_learner(
         raise model_files.refusal(error, spec.name) from error
     _refuse_unfit(model, tokenizer, spec)
     parameters = sum(one.numel() for one in model.parameters())
-    refuse_too_little(spec.memory, parameters)  # unknown before, from scratch
+    refuse_too_little(spec.memory, parameters)  # unknown before for a start from scratch
     try:
         learner = Learner(model.to(where), precision)
         inputs = recipe.k if start.prompt.fused else 1

@@ -68,7 +68,7 @@ def train(
 
     Args:
         folder: the folder of checkpoints, which all workers reach.
-        on_progress: called after every step by the first worker.
+        on_progress: called by the first worker for every step.
 
     Raises:
         InputError: the start cannot be loaded, there is nothing to train on, the folder has another training's

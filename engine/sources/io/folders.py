@@ -123,7 +123,7 @@ class Folder:
                 os.close(number)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files; missing ones are ignored. The first failure leaves all later ones."""
+        """Delete files; missing ones are ignored. A failure leaves the later ones."""
         for name in names:
             with self._writing(name) as (system, inside), contextlib.suppress(FileNotFoundError):
                 system.rm_file(f"{inside}/{name}")

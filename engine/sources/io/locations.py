@@ -311,7 +311,7 @@ def reported(place: Location, *, unless: tuple[type[Exception], ...] = ()) -> It
 
 
 def reason(address: str, error: Exception) -> str:
-    """A driver's message about an address, without the address' user and password.
+    """A driver's message about an address, without the address's user and password.
 
     Some drivers quote these as a part of a name, without the scheme by which masking knows an address.
     """

@@ -90,7 +90,7 @@ def map_ordered(
     At most three items per worker are in progress. The first seconds of work, or all with one worker, are done here.
 
     Args:
-        function: a module-level function, or its partial: it is sent to other processes, as items are.
+        function: a module-level function, or a partial: it is sent to other processes, as items are.
         patience: seconds of work before processes are started.
 
     Raises:

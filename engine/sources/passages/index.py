@@ -136,7 +136,7 @@ def index_corpus(
     and two ids a passage; at an address, a temporary file of that size here.
 
     Args:
-        key: the index' key: it differs for every corpus and every state of a corpus.
+        key: the index's key: it differs for every corpus and every state of a corpus.
         on_passages: called with the passages read so far.
 
     Raises:
@@ -244,7 +244,7 @@ def _fetched(index: PassageIndex) -> Path:
 
 
 def _kept_here(name: str) -> Path:
-    """The path of an index' copy on this machine, in a folder that no other user may enter."""
+    """The path of an index's copy on this machine, in a folder that no other user may enter."""
     folder = Path(tempfile.gettempdir()) / f"erag-passages-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()

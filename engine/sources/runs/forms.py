@@ -330,7 +330,7 @@ def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
     for row in rows:
         places[row.query_id] = places.get(row.query_id, 0) + 1
         rank = row.rank if ranked else None if scored else places[row.query_id]
-        # The better, the higher, for rows without scores.
+        # Rows without scores get their negated ranks, so that higher is better.
         ordered.append(row._replace(rank=rank, score=row.score if scored else -float(rank or 0)))
     return ordered
 
