@@ -33,7 +33,7 @@ __all__ = [
     "from_function",
 ]
 
-# Where a name is found, and under which name.
+# Module and name behind each public name.
 _PLACES = {
     "Annotator": ("engine.labels", "Annotator"),
     "InputError": ("engine.messages.errors", "InputError"),
@@ -52,7 +52,7 @@ _PLACES = {
 if not TYPE_CHECKING:  # else every name would do for type checkers
 
     def __getattr__(name: str) -> Any:
-        """Import what was asked for, once."""
+        """Import the object on its first use."""
         if name not in _PLACES:
             from engine.messages.gone import replacement
 

@@ -1,7 +1,7 @@
 """The call of the eRAG package (Salemi & Zamani), by changing the import.
 
-``from erag import eval`` becomes ``from engine.compat import eval``. What it is given, in which order the
-functions are called and what it returns are the package's; the measures are computed here, and equal.
+``from erag import eval`` becomes ``from engine.compat import eval``. Its arguments, the order of its calls and its
+result are the package's; the measures are computed here, and equal.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def eval(  # noqa: A001  the package calls it so
     """The eRAG scores of ranked lists: labels of single passages, aggregated by ranking measures.
 
     Args:
-        retrieval_results: by the text of a query, the texts of its passages, the best first.
-        expected_outputs: by the text of a query, its reference outputs.
-        text_generator: takes passages by query and gives an output for each. It is called for the first
+        retrieval_results: by query text, the texts of its passages, the best first.
+        expected_outputs: by query text, its reference outputs.
+        text_generator: takes passages by query and returns an output for each query. It is called for the first
             passages of all lists, then for the second ones, and so on, each time with lists of one passage.
-        downstream_metric: takes outputs and references by query and gives a value in [0, 1] for each.
-        retrieval_metrics: measures as pytrec_eval names them. Where every label is 0 or 1: ``P_k``,
+        downstream_metric: takes outputs and references by query and returns a value in [0, 1] for each query.
+        retrieval_metrics: measures as pytrec_eval names them. If every label is 0 or 1: ``P_k``,
             ``recall_k``, ``map_cut_k``, ``ndcg_cut_k``, ``success_k``, ``map``, ``recip_rank``, ``ndcg``,
             ``Rprec``, ``bpref``, ``set_P``, ``set_recall``, ``set_F``; else ``P``, ``P_k``, ``success``, ``success_k``
             with a k that every list has.
 
     Returns:
-        ``{"per_input": {query: {measure: value}}, "aggregated": {measure: mean}}``, without the queries that
+        ``{"per_input": {query: {measure: value}}, "aggregated": {measure: mean}}``, without queries that
         have no passages.
 
     Raises:
@@ -108,7 +108,7 @@ def _labels(
 
 
 def _complete(function: str, given: dict[str, Any], asked: Mapping[str, object]) -> dict[str, Any]:
-    """What a function gave, if it is for exactly the queries that it was asked about."""
+    """The outputs of a function, checked to be for exactly the queries of its input."""
     if given.keys() != asked.keys():
         query = next(iter(given.keys() ^ asked.keys()))
         what = "gives nothing for" if query in asked else "gives something for"
@@ -118,7 +118,7 @@ def _complete(function: str, given: dict[str, Any], asked: Mapping[str, object])
 
 
 def _binary(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The values of one of trec_eval's measures."""
+    """The values of a trec_eval measure."""
     cut = re.fullmatch(r"([A-Za-z_]+?)_([1-9]\d*)", name)
     if cut is not None and f"{cut[1]}_{{}}" in _CUT:
         measure = _CUT[f"{cut[1]}_{{}}"](int(cut[2]))

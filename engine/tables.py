@@ -50,8 +50,8 @@ PASSAGES = "passages"
 HARMED = "harmed"
 METRIC = "metric"
 TOKENS = "tokens"
-# Of judgments: that documents are given as texts. Of traces: that the label of such a text came to a passage of another.
-LARGEST = "largest"  # the largest label of the whole file, of judgments of which some are left
+# In judgments: documents are texts. In traces: the label of such a text was assigned to another passage.
+LARGEST = "largest"  # the largest label of the whole file, if only part of its judgments are kept
 BY_TEXT = "by_text"
 CARRIED = "carried"
 SHOWN = "shown"
@@ -91,7 +91,7 @@ NEAREST_SIMILARITY = "nearest_similarity"
 RUN_B = "run_b"
 ANNOTATOR_B = "annotator_b"
 MEASURE_B = "measure_b"
-# Statistics. Columns about one of them are called by the functions below: ``low_of(TAU)`` is "tau_low".
+# Statistics. The functions below name columns about a statistic: ``low_of(TAU)`` is "tau_low".
 TAU = "tau"
 RHO = "rho"
 DIFFERENCE = "difference"
@@ -157,7 +157,7 @@ QUERIES: Schema = {
     ANSWERS: pl.List(pl.String()),
     PROVENANCE: pl.List(pl.String()),  # article ids; may be empty
 }
-# Those of an evaluation, beside its scores: what later evaluations are paired with.
+# Queries of an evaluation, stored beside its scores, with which later evaluations are paired.
 EVALUATED_QUERIES: Schema = {name: QUERIES[name] for name in (QUERY_ID, QUERY, ANSWERS)}
 CLUSTERS: Schema = {QUERY_ID: pl.String(), CLUSTER: pl.Int64()}  # numbered from 0
 RUNS: Schema = {
@@ -175,24 +175,24 @@ READS: Schema = {
     PROMPT_TOKENS: pl.Int64(),
     OUTPUT_TOKENS: pl.Int64(),
     TRUNCATED: pl.Boolean(),
-    # Where the reader chose between given answers: of the first; where it scored a text: by token, so that
-    # ``output_tokens * log(confidence)`` is the sum of its log-probabilities; else null.
+    # Probability of the first answer if the reader chose between given answers, geometric mean by token if it
+    # scored a text (``output_tokens * log(confidence)`` is the sum of its log-probabilities); else null.
     CONFIDENCE: pl.Float64(),
-    THOUGHT: pl.String(),  # what the reader wrote before its answer, where it thinks; else null
-    SECONDS: pl.Float64(),  # of the call, where it was a request of its own; else null
-    ENDED: pl.String(),  # what ended the output (``protocol.Ended``); null where nobody says
-    MASS: pl.Float64(),  # where the reader chose: the probability of all choices, among all tokens; else null
+    THOUGHT: pl.String(),  # text before the answer, of readers that think; else null
+    SECONDS: pl.Float64(),  # of the call, if it was a request of its own; else null
+    ENDED: pl.String(),  # reason why the output ended (``protocol.Ended``); null if unknown
+    MASS: pl.Float64(),  # of readers that choose: probability of all choices among all tokens; else null
 }
 LABELS: Schema = {
     QUERY_ID: pl.String(),
     DOC_ID: pl.String(),
     ANNOTATOR: pl.String(),
-    # In [0, 1]; those of qrels are grades, utilities lie in [-1/3, 1], gains in [-1, 1]; those of pmi are any number.
+    # In [0, 1], except for grades (qrels), utilities in [-1/3, 1], gains in [-1, 1], and pmi (any number).
     LABEL: pl.Float64(),
 }
 QRELS: Schema = {QUERY_ID: pl.String(), DOC_ID: pl.String(), LABEL: pl.Float64()}
 TRACES: Schema = {
-    # What a label rests on; null in columns that do not apply to its annotator.
+    # Evidence of a label; null in columns that do not apply to its annotator.
     QUERY_ID: pl.String(),
     DOC_ID: pl.String(),
     ANNOTATOR: pl.String(),
@@ -209,14 +209,14 @@ HARM_OUTCOMES: Schema = {
     QUERY_ID: pl.String(),
     KNOWN: pl.Boolean(),  # whether the reader answers right without any passage
     PASSAGES: pl.Int64(),
-    HARMED: pl.Int64(),  # of them from which it answers wrong; 0 where it does so without any
+    HARMED: pl.Int64(),  # passages from which it answers wrong; 0 if it does so without any
 }
 HARM: Schema = {
     N: pl.Int64(),  # queries
-    KNOWN: pl.Int64(),  # of them answered right without any passage
+    KNOWN: pl.Int64(),  # queries answered right without any passage
     PASSAGES: pl.Int64(),  # listed for these
-    HARMED: pl.Int64(),  # of them that turn the answer wrong
-    **_floats(VALUE, LOW, HIGH),  # the harm rate: their share; NaN where there are none
+    HARMED: pl.Int64(),  # passages that turn the answer wrong
+    **_floats(VALUE, LOW, HIGH),  # the harm rate, harmed / passages; NaN without passages
 }
 DUAL_LABELS: Schema = {
     QUERY_ID: pl.String(),
@@ -241,8 +241,8 @@ DUAL: Schema = {
     NOTE: pl.String(),
 }
 PREFERENCES: Schema = {
-    # Passages shown side by side, and those that a person found best: several that are equally good, or none. Where the
-    # runs behind passages or answers are known, a row for each pair of these and criterion; all but one show nothing.
+    # Passages shown side by side, and the ones that a person found best: several if equally good, or none. If the runs
+    # behind passages or answers are known: a row for each pair of runs and criterion; all but one show nothing.
     QUERY_ID: pl.String(),
     SHOWN: pl.List(pl.String()),
     BEST: pl.List(pl.String()),
@@ -301,9 +301,9 @@ CORRELATIONS: Schema = {
     N: pl.Int64(),
     **_with_interval(TAU),
     **_with_interval(RHO),
-    # How the intervals were made: percentile, studentized or inverted; empty where there are none.
+    # How the intervals were computed: percentile, studentized or inverted; empty without intervals.
     METHOD: pl.String(),
-    # What the two margins make of tau (``correlation.Margins``).
+    # Tau under the two margins (``correlation.Margins``).
     **_floats(AUC, TAU_MIN, TAU_MAX, TAU_REACHED),
     # Why a correlation is undefined (NaN), or has no interval or a weak one; empty otherwise.
     NOTE: pl.String(),
@@ -323,15 +323,15 @@ COMPARISONS: Schema = {
     N: pl.Int64(),
     **_floats(difference_of(TAU), low_of(TAU), high_of(TAU), p_of(TAU), p_holm_of(TAU)),
     **_floats(difference_of(RHO), low_of(RHO), high_of(RHO), p_of(RHO), p_holm_of(RHO)),
-    # What the interval comes from: "studentized", "permutation" or "inverted" (the p-value then from
-    # permutations); empty where there is no p-value.
+    # Origin of the interval: "studentized", "permutation" or "inverted" (the p-value then from
+    # permutations); empty without a p-value.
     METHOD: pl.String(),
     NOTE: pl.String(),
 }
-# Of a study: the correlations under each condition.
+# Correlations of a study under each condition.
 CONDITIONS: Schema = {READER: pl.String(), AUGMENTATION: pl.String(), **CORRELATIONS}
-# Of several data sets, each under its conditions; differences of the first annotator to its rivals by the primary
-# measure, corrected over all of them.
+# Correlations of several data sets, each under its conditions; differences of the first annotator to its rivals by the
+# primary measure, corrected over all data sets.
 DATA_SETS: Schema = {DATA_SET: pl.String(), **CONDITIONS}
 DATA_SET_COMPARISONS: Schema = (
     dict.fromkeys((DATA_SET, READER, AUGMENTATION), pl.String()) | COMPARISONS
@@ -378,16 +378,16 @@ RUN_PAIRS: Schema = {
     **_with_interval(DIFFERENCE),
     p_of(DIFFERENCE): pl.Float64(),
     **_floats(difference_of(END_TO_END), low_of(END_TO_END), high_of(END_TO_END), p_of(END_TO_END)),
-    # Queries of the end-to-end differences: those that all runs have, whichever the measure has.
+    # Queries of the end-to-end differences: queries that all runs have, even if the measure lacks some.
     END_TO_END_N: pl.Int64(),
 }
-# Of a list that is read whole, in its order, the reader's own labels (eRAG's); null where none was made.
+# The reader's own labels (eRAG's) of a list that is read whole, in list order; null for missing labels.
 LABEL_LISTS: Schema = {
     RUN: pl.String(),
     QUERY_ID: pl.String(),
     LABEL: pl.List(pl.Float64()),
 }
-# What these labels cannot see of the lists' scores, and how the label at each place agrees with them.
+# Shares of lists whose score these labels miss, and the correlation of the label at each place with list scores.
 UNSEEN: Schema = {FIGURE if name == PROBABILITY else name: kind for name, kind in DUAL.items()}
 BY_PLACE: Schema = {
     **{RUN: pl.String(), K: pl.Int64(), PLACE: pl.Int64(), N: pl.Int64(), LABEL: pl.Float64()},
@@ -454,7 +454,7 @@ def conform(
         problem = f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
         remedy = f"a table of this kind has the columns {', '.join(schema)}"
         raise InputError(problem, remedy, "table.column", path=path)
-    # Of ids in floats, 1 would be 1.0, and what is missing the text "NaN".
+    # Ids in floats would become 1.0, and missing ids the text "NaN".
     if floats := [n for n in schema if schema[n] == pl.String() and frame.schema[n].is_float()]:
         raise InputError(
             f"{floats[0]} holds floating-point numbers", "write texts", "table.floats", path=path
@@ -482,6 +482,6 @@ def _types(schema: Schema) -> str:
 
 
 def give_back_freed_memory() -> None:
-    """Give back what was freed on the heaps of threads, which the next threads may not take over."""
-    with contextlib.suppress(AttributeError):  # of another C library
+    """Return freed memory of thread heaps to the system: the next threads may not reuse it."""
+    with contextlib.suppress(AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""What every command shares: running it, its help with examples, and how errors end."""
+"""Shared parts of all commands: running a command, its help with examples, and exits after errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 BAD_INPUT, _AT_BOUND = 2, 4
-# What other programs call options of these, and no command does here.
+# Options of other programs that no command has, with our names for the same thing.
 HABITS = {
     "--model": "--reader",
     "--llm": "--reader",
@@ -47,9 +47,9 @@ HABITS = {
     "--api-base": "--base-url",
     "--cache": "--store",
 }
-# The command line that is run, without credentials; None where Python called a command's function.
+# The command line in progress, without credentials; None if Python called a command's function.
 _COMMAND: ContextVar[str | None] = ContextVar("command", default=None)
-# Whether a command runs that was told how much to say.
+# Whether a command that has set its verbosity is running.
 _VERBOSITY_SET: ContextVar[bool] = ContextVar("verbosity set", default=False)
 
 ConfigFile = Annotated[
@@ -63,7 +63,7 @@ ConfigFile = Annotated[
 
 
 _OUTPUT = Group("Output", sort_key=10)
-# What every command has, how much it says: options and help.
+# Options of every command on its verbosity, with help.
 _SPEECH = {
     ("--quiet", "-q"): "Print only errors and warnings (and JSON with --json).",
     (
@@ -86,7 +86,7 @@ def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Ca
     ) -> None:
         if quiet and verbose:
             raise InputError("`quiet` and `verbose`", "use one of them", "settings.verbosity")
-        if _VERBOSITY_SET.get():  # another command calls this one, and was told how much to say
+        if _VERBOSITY_SET.get():  # another command calls this one, and has set its verbosity
             command(*given, **(defaults | options))
             return
         results = not (quiet or json)
@@ -126,7 +126,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     typed = shlex.join([*app.name[0].split(), *map(masked, tokens)])
     command = _COMMAND.set(typed.encode(errors="replace").decode())  # results hold it in UTF-8
     before = app.config
-    # Nothing a command needs comes from the network, and nothing may be asked there.
+    # Commands need nothing from a model hub, and libraries may not query it.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # see engine.reading.readers.load
     try:
@@ -158,7 +158,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
             sys.exit(stop.status)
         _fail(stop, stop.status)
     except BrokenPipeError:
-        # The reader of our output went away (head, less): nothing to say, and nobody to say it to.
+        # The reader of our output went away (head, less): no message could reach it.
         discard(sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
@@ -173,12 +173,12 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
         set_verbosity(Verbosity())
         forget_pipes()
         IN_FULL.reset(in_full)
-        app.config = before  # a file of options is that of one call
+        app.config = before  # a file of options is valid for one call
         _COMMAND.reset(command)
 
 
 def _habit(tokens: Sequence[str]) -> str | None:
-    """What an option of another program is called here, and what is used in place of a name that is gone."""
+    """Our name for an option of another program, and the replacement of a name that is gone."""
     names = [token.partition("=")[0] for token in tokens[: _end_of_options(tokens)]]
     if tokens and (instead := replacement("command", tokens[0])):
         return f"the command {tokens[0]} is gone: {instead}"
@@ -189,7 +189,7 @@ def _habit(tokens: Sequence[str]) -> str | None:
 
 
 def _missing(error: CycloptsError) -> str | None:
-    """What is not given at all; cyclopts has one text for that and for an option without its value."""
+    """The name of an argument that is missing; cyclopts has one text for that and for an option without its value."""
     if not isinstance(error, MissingArgumentError) or error.keyword or not error.argument:
         return None
     if "Did you mean" in str(error):
@@ -255,7 +255,7 @@ def unforeseen(error: Exception) -> str:
     return f"an unforeseen error ({what}); please report it with the traceback in {path}"
 
 
-# Commands whose help shows some of their options, these, until it is asked for in full.
+# Commands whose help shows only the options in ``SHORT`` unless asked for in full.
 LONG = ("evaluate", "plan")
 SHORT = frozenset(
     [
@@ -289,7 +289,7 @@ IN_FULL: ContextVar[bool] = ContextVar("in_full", default=False)
 
 
 class ShortHelp:
-    """The help of a command with many options: some of them, unless ``--help-all`` asks for all."""
+    """The help of a command with many options: a few options, unless ``--help-all`` asks for all."""
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
         from cyclopts.help import DefaultFormatter
@@ -308,7 +308,7 @@ class ShortHelp:
 
 
 def help_of(command: str) -> ShortHelp | None:
-    """How the help of a command is shown; None for the usual way."""
+    """The help format of a command; None for the usual format."""
     return ShortHelp() if command in LONG else None
 
 

@@ -1,6 +1,6 @@
-"""What ``erag evaluate`` and ``erag plan`` do with one data set or several: evaluate, or plan, write and print.
+"""Evaluate or plan one data set or several for ``erag evaluate`` and ``erag plan``; write and print the results.
 
-Each data set of a study has a file of options of its own, and all share those of the command line.
+Each data set of a study has its own file of options; all data sets share the options of the command line.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from jobs._progress import event, shown_progress
 from jobs._signals import keeps
 from jobs._terminal import say, say_json, standard_output, step, verbosity, warn_of_code
 
-# Of the study as a whole.
+# Options of the whole study.
 _OF_ALL = ("data", "out", "store", "overwrite", "full", "config")
 
 
 class Asked(NamedTuple):
-    """An evaluation, or a study, of one data set: its options, and what they come to."""
+    """An evaluation or a study of a data set: its options, and the files and settings that they stand for."""
 
     options: Mapping[str, Any]
     files: InputFiles
@@ -71,13 +71,13 @@ class Asked(NamedTuple):
 
 
 def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
-    """What is asked of each data set, by its name; without `data`, of the one that has no name.
+    """Options by name of data set; without `data`, the one data set has no name.
 
-    What a file says holds for its data set, whatever is said for all. An annotator that is asked for all data sets
-    is left out where its labels have no meaning for the task.
+    The file of a data set overrides the common options. An annotator requested for all data sets is left out if its
+    labels have no meaning for the task.
 
     Raises:
-        InputError: two files of one name, an option of the whole study in one, or a file that cannot be read.
+        InputError: two files with the same name, an option of the whole study in a file, or a file that cannot be read.
     """
     found: dict[str, dict[str, Any]] = {}
     own_annotators: dict[str, bool] = {}
@@ -96,7 +96,7 @@ def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
     names = items_of(options["annotators"])
     fit = {name: _fit(names, one["task"]) for name, one in found.items()}
     for name in (name for name in found if not own_annotators[name]):
-        # What no data set has a use for is left to the evaluation, which refuses it.
+        # An annotator that fits no data set stays: the evaluation refuses it.
         kept = (n for n in names if n in fit[name] or not any(n in of for of in fit.values()))
         found[name] = {**found[name], "annotators": tuple(kept)}
     asked = {name: _asked(own) for name, own in (found or {"": dict(options)}).items()}
@@ -179,7 +179,7 @@ _KEPT = "finished LLM calls are cached in {}; run the same command again to go o
 
 
 def evaluate_data_sets(options: Mapping[str, Any]) -> None:
-    """Evaluate what the options of ``erag evaluate`` ask for: one data set, or several in turn."""
+    """Evaluate one data set or several in turn, by the options of ``erag evaluate``."""
     refuse_place(options)
     asked = data_sets(options)
     for one in asked.values():  # each before the first is read, which may take hours
@@ -307,14 +307,14 @@ def write_results(
     study: Study | None = None,
     origin: Origin | None = None,
 ) -> Findings:
-    """Write tables and ``summary.json``, then make the page: what it fails by costs nothing of these."""
+    """Write tables and ``summary.json``, then make the page: its failure loses no results."""
     found = results.write_results(result, dict(files), out, study, origin, reworded=_with_options)
     remake.make_page(found, out)
     return found
 
 
 def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
-    """Plan the evaluation, or the study, of each data set, from a sample of one in shards, and print the plan."""
+    """Plan the evaluation or study of every data set, and print the plans; data sets in shards are sampled."""
     contents = {}
     for name, one in data_sets(options).items():
         if name:
@@ -323,7 +323,7 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
         pace_for(asked, settings)  # before inputs are read
         k = max(condition.k for condition in one.conditions)
         pairs = shard_pairs(one.files, settings[0].running.shard_pairs, k=settings[0].ranking.k)
-        # Of runs that carry texts, and of several corpora, no sample is taken.
+        # Runs that carry texts, and several corpora, are not sampled.
         sampled = pairs and one.files.corpus is not None
         sample = take_sample(one.files, k=k, pairs=pairs) if sampled else None
         step("reading the inputs")

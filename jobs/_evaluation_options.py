@@ -31,7 +31,7 @@ _ENGINES = "; ".join(f"{name}: {engine.help}" for name, engine in ENGINES.items(
 
 
 def reader_name(name: str) -> str:
-    """What a reader is called; a function goes by its own name."""
+    """The name of a reader; a function goes by its own name."""
     return name if isinstance(reader := reader_of(name), str) else reader.name
 
 
@@ -42,7 +42,7 @@ def reader_functions(names: Iterable[str | None]) -> tuple[ReaderFunction, ...]:
 
 
 def other_models(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with the names of functions as those of other models."""
+    """The options, with names in place of functions as other models."""
     names = {key: options[key] for key in MODELS[1:] if options.get(key)}
     return {**options, **{key: reader_name(name) for key, name in names.items()}}
 
@@ -236,11 +236,11 @@ def given_files(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _actors(kind: type, tokens: tuple[Token, ...]) -> int | str:
     text = tokens[0].value.strip()
-    PoolSettings(actors=text)  # refuses what is neither
+    PoolSettings(actors=text)  # refuses text that is neither
     return text if ":" in text else int(text)
 
 
 def _list_length(kind: type, tokens: tuple[Token, ...]) -> int | str:
-    """A number, or a budget of tokens as it is written; the settings refuse what is neither."""
+    """A number, or a budget of tokens as text; the settings refuse other text."""
     text = tokens[0].value.strip()
     return int(float(text)) if re.fullmatch(r"[0-9]{1,15}(\.0*)?", text) else text

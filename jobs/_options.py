@@ -1,8 +1,8 @@
 """Options: the types of lists and sizes, and options that are fields of the engine's dataclasses.
 
 The engine names fields, in its docstrings and messages; here they become options. Commands let cyclopts flatten
-dataclasses, but for ``erag evaluate``, ``plan`` and ``train``: their options depend on which annotators are
-registered, take other types and defaults than the fields, and must be known by name, without a value.
+dataclasses, except for ``erag evaluate``, ``plan`` and ``train``: their options depend on the registered annotators,
+take other types and defaults than the fields, and their names are needed without values.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FIELD = re.compile(r"(?<!`)(`{1,2})([a-z][a-z0-9_]*)\1(?!`)")
 
 
 def items_of(value: str | Sequence[str]) -> tuple[str, ...]:
-    """The items of a list of names, however it is given: one text, or several, each with one item or more.
+    """The items of a list of names: one text or several, each with one item or more.
 
     ``"P@10 nDCG@10"``, ``"P@10,nDCG@10"`` and ``("P@10", "nDCG@10")`` are the same.
     """
@@ -68,7 +68,7 @@ def _exists(value: str) -> bool:
 
 
 def _several(convert: Callable[[list[str]], Any]) -> Parameter:
-    # The help says what an empty list stands for.
+    # The help explains an empty list.
     return Parameter(
         consume_multiple=True,
         negative=(),
@@ -134,10 +134,10 @@ def fields_of(app: App) -> set[str]:
 def option(
     name: str, kind: Any, group: Group, description: str, default: Any = MISSING
 ) -> inspect.Parameter:
-    """A keyword-only parameter of a command; required where no default is given."""
+    """A keyword-only parameter of a command; required without a default."""
     shown: Any = (lambda values: ", ".join(values)) if isinstance(default, tuple) else None
     if default in ("", ()):
-        shown = False  # the help says what an empty text stands for
+        shown = False  # the help explains an empty text
     described = Parameter(group=group, help=with_options(description), show_default=shown)
     default = inspect.Parameter.empty if default is MISSING else default
     return keyword(name, Annotated[kind, described], default)
@@ -160,7 +160,7 @@ def options_of(
 ) -> list[inspect.Parameter]:
     """An option for every field of a dataclass, with the help of its docstring's ``Attributes``.
 
-    Types, defaults and helps are those of the command line where it has others; ``more_help`` is added to the help.
+    ``types``, ``defaults`` and ``helps`` override the fields' for the command line; ``more_help`` is added to the help.
     """
     hints = get_type_hints(owner, include_extras=True) | dict(types or {})
     documented = [docstring_parser.parse(_documentation(one)).params for one in owner.__mro__[::-1]]
@@ -193,7 +193,7 @@ def _documentation(owner: type) -> str:
 
 
 def take(owner: type[Instance], options: Mapping[str, Any], **changed: Any) -> Instance:
-    """The dataclass that options stand for; those of other owners are passed over."""
+    """The dataclass that options stand for; options of other dataclasses are ignored."""
     names = {field.name for field in fields(owner)}  # type: ignore[arg-type]
     values = {name: value for name, value in options.items() if name in names}
     return owner(**values | changed)
@@ -202,23 +202,23 @@ def take(owner: type[Instance], options: Mapping[str, Any], **changed: Any) -> I
 def with_signature(
     command: Callable[..., None], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """The command, which takes ``**options``, with the signature that its command line is made of; ``with_verbosity`` gives it the defaults."""
+    """Give a command with ``**options`` the signature of its command line; ``with_verbosity`` fills in defaults."""
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {known.name: known.annotation for known in parameters}
     return command
 
 
-# What cyclopts takes in a number: underscores, other scripts' digits, and decimals of a whole number (30.0 is one).
+# Numbers that only cyclopts accepts: underscores, other scripts' digits, decimals of a whole number (30.0 is one).
 _ODD = re.compile(r"_|[^\x00-\x7f]|\d{400}")
 _ODD_WHOLE = re.compile(rf"{_ODD.pattern}|\.0*[^0]")
-# Of variables in the environment that stand for options.
+# Prefix of environment variables for options.
 _PREFIX = "ERAG_"
 _OFF = ("false", "no", "f", "n", "0")
 _SWITCHES = {"on": "true", "off": "false"}
 
 
 def options_from(path: Path | None) -> list[Any]:
-    """The options of a file, as cyclopts adds them to those of the command line; none without a file.
+    """The options of a file, as cyclopts adds them to options of the command line; none without a file.
 
     Raises:
         InputError: no such file, not YAML with a value or a list of values for each option, or an option that is gone;
@@ -226,7 +226,7 @@ def options_from(path: Path | None) -> list[Any]:
     """
     if path is None:
         return []
-    # cyclopts' Yaml would keep neither lines nor what comes through a pipe.
+    # cyclopts' Yaml would lose line numbers and text from a pipe.
     values, lines = read_settings(read_text(path, "a YAML file of options"), path)
 
     def from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -243,7 +243,7 @@ def options_from(path: Path | None) -> list[Any]:
             if key == "config":
                 problem = "a file of options within a file of options"
                 raise fault(problem, "write its options into this one", "settings.nested")
-        # Without its command above it, an option that is named like a command would be left out: ``index``
+        # An option with the name of a command would be left out without its command above it: ``index``
         # and ``fuse`` of ``erag retrieve``.
         options = functools.reduce(lambda inner, command: {command: inner}, commands[::-1], values)
         Dict(options, source=str(path))(app, commands, arguments)
@@ -258,8 +258,8 @@ def variable(field: str) -> str:
 def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Take options that the command line leaves out from variables: ``ERAG_END_TO_END_K=5``.
 
-    A value means what it would mean on the command line; several are separated by spaces, and quoted as in a
-    shell. Variables that are none of the command's options are another command's, and passed over.
+    A value means the same as on the command line; several are separated by spaces, and quoted as in a
+    shell. Variables of other commands are ignored.
 
     Raises:
         InputError: several values, with a quotation that does not end; a variable of an option that is gone.
@@ -296,7 +296,7 @@ def tell_origins(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
 
 
 def check_numbers(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Refuse what cyclopts would round or misread, 2.5 where a whole number is wanted and 1_000; take on and off."""
+    """Refuse numbers that cyclopts would round or misread, such as 2.5 for a whole number or 1_000; take on and off."""
     for argument in arguments:
         kinds = _kinds(argument.hint)
         if kinds & {str, Path} or argument.parameter.converter is not None:

@@ -16,7 +16,7 @@ from jobs._terminal import SECONDS_BETWEEN_LINES, standard_error, step, tell, to
 
 
 class OnProgress(Protocol):
-    """Called with the number of things done, the total, and what else there is to say."""
+    """Called with the number of things done, the total, and further text."""
 
     def __call__(self, done: int, total: int, more: str = "") -> None: ...
 
@@ -67,7 +67,7 @@ def shown_progress(
             if first is None:
                 first = done
             elif done > first and not under_way:
-                # The speed is of what follows: before the first thing was done, actors were started.
+                # Speed counts from the first thing done: before it, actors were started.
                 progress.reset(task, completed=done, total=total)
                 under_way = True
 
@@ -75,7 +75,7 @@ def shown_progress(
 
 
 def event(line: str) -> None:
-    """Show what happened to the cluster while the job ran; above the bar where there is one."""
+    """Print an event of the cluster during the job; above the progress bar, if there is one."""
     if verbosity().progress:
         tell(f"erag: {with_options(line)}")
 

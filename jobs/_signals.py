@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a command says what is kept, ends within seconds, and leaves no process behind."""
+"""Ctrl-C and SIGTERM: a command reports the work that is kept, ends within seconds, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _STOPPING = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 # Most seconds for a command's own end, actors and all; then its processes are killed.
 _PATIENCE = 7.0
 _NOTHING = "every file is as it was, or whole; run the same command again"
-# What is kept, and what is called when a signal comes, in a list: a thread that was started before has another context.
+# Text on kept work, and the function for a signal, in a list: threads that run already have another context.
 _KEPT: ContextVar[list[Any]] = ContextVar("kept")
 
 
 class StoppedError(Exception):
-    """A command was stopped by a signal; the text says what is kept, and how to go on, if it is not told already."""
+    """A command was stopped by a signal; the text names the kept work and the way to go on, unless printed already."""
 
     def __init__(self, number: int, *, is_told: bool = False) -> None:
         self.status, self.is_told = 128 + number, is_told
@@ -37,7 +37,7 @@ def _line(number: int, kept: list[Any]) -> str:
 
 
 def keeps(what: str, then: Callable[[], None] = lambda: None) -> None:
-    """Say what of the running command is kept where it is stopped, and how it goes on; ``then`` a thread calls something."""
+    """Set the text on work that is kept after a stop, and how to go on; a thread calls ``then`` at the stop."""
     if (kept := _KEPT.get(None)) is not None:  # else Python called the command's function
         kept[:] = what, then
 
@@ -46,16 +46,16 @@ def keeps(what: str, then: Callable[[], None] = lambda: None) -> None:
 def stoppable() -> Iterator[None]:
     """Run a command's work such that SIGINT and SIGTERM end it in one way, whatever library is at work.
 
-    The block is left by a ``KeyboardInterrupt``, as libraries expect it. Some turn that into an error of
-    their own, some native code does not return in time: the former counts as what it was, and where the
-    process has not ended by itself some seconds later, it is ended with its children.
+    The block is left by a ``KeyboardInterrupt``, as libraries expect it. Some libraries turn that into an error of
+    their own, some native code does not return in time: such errors count as interrupts, and a process that
+    has not ended by itself some seconds later is killed with its children.
 
     Raises:
         StoppedError: a signal came, or a KeyboardInterrupt left the block.
     """
     token = _KEPT.set([_NOTHING, lambda: None])
     try:
-        # Elsewhere, Python lets nobody handle signals.
+        # In other threads, Python accepts no signal handlers.
         in_main = threading.current_thread() is threading.main_thread()
         watch = _Watch() if in_main else None
         held: contextlib.AbstractContextManager[object] = watch or contextlib.nullcontext()
@@ -82,8 +82,8 @@ class _Watch:
 
     Attributes:
         received: the number of the first signal that came.
-        left: whether the block has been left after it, so that someone else says what is kept.
-        told: set once a log has the line that says it.
+        left: whether the block has been left since; the caller then reports the kept work.
+        told: set once a log has this line.
     """
 
     def __init__(self) -> None:
@@ -94,9 +94,9 @@ class _Watch:
     def __enter__(self) -> _Watch:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
-        # Written to by the interpreter's own handler, at once, whatever the main thread is at.
+        # The interpreter's own handler writes here at once, even while the main thread is busy.
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        # What was told to ignore a signal, as a shell tells its background jobs, goes on ignoring it.
+        # A signal that the parent process ignores, as shells do for background jobs, stays ignored.
         heeded = [one for one in _STOPPING if signal.getsignal(one) is not signal.SIG_IGN]
         self._handlers = {number: signal.signal(number, self._stop) for number in heeded}
         arguments = (self._read, self, _KEPT.get())
@@ -123,7 +123,7 @@ def _end_in_time(read: int, watch: _Watch, kept: list[Any]) -> None:
         for number in content:
             if number in set(_STOPPING):
                 # A signal to the whole group, as Slurm and timeout send it, ends Ray's processes too, and Ray then
-                # ends this one: a log has the line before, and nothing that Ray says of it.
+                # ends this one: the log gets the line first, without Ray's own messages.
                 if not os.isatty(2):
                     _tell(number, kept)
                     watch.told.set()

@@ -37,13 +37,13 @@ _LOG_WIDTH = 240
 
 @dataclass(frozen=True)
 class Verbosity:
-    """What a command says beside errors and warnings.
+    """Output of a command beside errors and warnings.
 
     Attributes:
-        results: on standard output, but for JSON that was asked for.
+        results: on standard output, except for requested JSON.
         progress: on standard error.
-        details: on standard error, where settings come from, and how an unforeseen error came about.
-        as_json: what JSON is said instead of results.
+        details: on standard error: sources of settings, and tracebacks of unforeseen errors.
+        as_json: whether JSON replaces results.
     """
 
     results: bool = True
@@ -53,7 +53,7 @@ class Verbosity:
 
 
 _verbosity = Verbosity()
-# JSON that is to be said at the end (``json_alone``); None where it is said at once.
+# JSON to print at the end (``json_alone``); None if JSON is printed at once.
 _said: list[Any] | None = None
 
 
@@ -72,7 +72,7 @@ def shown(text: str) -> str:
 
 
 def say(line: str) -> None:
-    """Print a line to standard output, unless results are not to be said."""
+    """Print a line to standard output, if results are to be printed."""
     if _verbosity.results:
         print(shown(line), flush=True)
 
@@ -82,7 +82,7 @@ def json_alone() -> Iterator[None]:
     """Have JSON alone on standard output, at the end; all else, of other processes too, goes to standard error."""
     global _said
     held, output, _said = None, sys.stdout, []
-    with contextlib.suppress(OSError):  # one of them may be closed
+    with contextlib.suppress(OSError):  # stdout or stderr may be closed
         held = os.dup(1)
         os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -107,7 +107,7 @@ def say_json(content: Any) -> None:
 
 
 def tell(line: str) -> None:
-    """Print a line to standard error: progress, warnings, errors. Where that cannot be written, nobody can be told."""
+    """Print a line to standard error: progress, warnings, errors. A closed standard error is ignored."""
     try:
         print(shown(line), file=sys.stderr, flush=True)
     except OSError:
@@ -115,10 +115,10 @@ def tell(line: str) -> None:
 
 
 def open_streams() -> None:
-    """Have standard output and standard error that any text can be sent to.
+    """Open standard output and standard error, and make them accept any text.
 
-    What an encoding lacks is written as its number. A closed stream would be None, and the next file that is opened
-    would be it: standard output is then one that cannot be written, standard error one that nobody reads.
+    Characters that an encoding lacks are written as their numbers. A closed stream would be None, and the next file
+    would take its descriptor: a closed stdout becomes a stream that rejects writes, a closed stderr the null device.
     """
     for name, mode in (("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
         if (stream := getattr(sys, name)) is None:
@@ -129,13 +129,13 @@ def open_streams() -> None:
 
 
 def discard(descriptor: int) -> None:
-    """Send what is written to a descriptor, or what its stream still holds, from now on nowhere."""
+    """Redirect a descriptor, and the buffer of its stream, to the null device."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def warn_of_code(trusted: bool) -> None:
-    """Say what it means that code of models may run, where that was asked for."""
+    """Warn that code of models may run, if ``--trust-remote-code`` allows it."""
     if trusted:
         tell(
             "erag: warning: --trust-remote-code runs Python code that comes with a model; "
@@ -144,10 +144,10 @@ def warn_of_code(trusted: bool) -> None:
 
 
 class Terminal(Console):
-    """A console that shows no control characters but those of its own colours and cursor."""
+    """A console that removes control characters, except for its own colours and cursor."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        # Before the layout: replaced later, characters would be wider than was measured.
+        # Before the layout: characters replaced later would be wider than measured.
         super().print(*map(_without_controls, objects), **options)
 
     def print_parts(self, parts: Iterable[Table | str], worded: Callable[[str], str] = str) -> None:
@@ -191,24 +191,24 @@ def _without_controls(value: Any) -> Any:
 
 
 SECONDS_BETWEEN_LINES = 15.0
-# A step that takes longer is named, so that nobody waits two seconds without a word.
+# A step that takes longer is announced, so that the terminal shows progress within two seconds.
 _SECONDS_BEFORE_A_STEP = 1.5
 
 
 class _Steps:
-    """What a command is at: named where it takes time, and again wherever a log had no line for a while."""
+    """The current step of a command: announced if it takes time, and again after a pause in a log."""
 
     def __init__(self) -> None:
         self.begin("")
 
     def begin(self, what: str, *, is_named: bool = False) -> None:
-        """Begin with a step; the one before has ended. Nothing, for what names itself."""
+        """Begin a step, which ends the one before; an empty ``what`` announces nothing."""
         now = time.monotonic()
         self._what, self._since, self._last = what, now, now
         self._is_named = is_named or not what
 
     def beat(self, *, bar: bool) -> None:
-        """Say what is due; where a bar is shown, or on a terminal, no step is named twice."""
+        """Print due lines; with a bar or on a terminal, each step is named once."""
         now = time.monotonic()
         if not self._is_named and now - self._last >= _SECONDS_BEFORE_A_STEP:
             tell(f"{self._what} …")
@@ -223,13 +223,13 @@ _steps = _Steps()
 
 
 def step(what: str) -> None:
-    """Say what the command is at from now on, if that takes more than a moment."""
+    """Name the current step of the command, which is printed if it takes more than a moment."""
     if verbosity().progress:
         _steps.begin(what)
 
 
 def told(line: str) -> None:
-    """A line was told of what is under way: a log has it again where no other follows."""
+    """Note a printed line about current work: a log repeats it if no other line follows."""
     _steps.begin(line, is_named=True)
 
 

@@ -47,14 +47,14 @@ def ask(
     out
         Page to write, such as tasks.html.
     results
-        What --out of erag evaluate named for these runs: its labels decide which queries are asked, and answers from
+        Folder that erag evaluate wrote for these runs (its --out): its labels decide the queries, and answers from
         whole lists are compared, if it has any; else passages are.
     tasks
         Queries to ask at most.
     k
         Passages of a list that count; by default as in the results, else 10.
     seed
-        Seed of the queries that are drawn, and of the order of what is shown.
+        Seed of the sample of queries, and of the order on the page.
     """
     fitted("tasks", tasks, Positive)
     fitted("seed", seed, Natural)

@@ -72,8 +72,8 @@ COMMANDS = (
     ("gate", "jobs.gate:gate", "Fail where a candidate is worse than a baseline, for CI."),
     ("doctor", "jobs.doctor:doctor", "Show what this machine can do, and what is missing."),
 )
-# Named by import path: a command's module is loaded only when the command runs or shows its help. Optional commands, and
-# those of other packages, are entry points.
+# Named by import path: a command's module is loaded only when the command runs or shows its help. Optional commands and
+# commands of other packages, are entry points.
 for name, path, summary in (*COMMANDS, *sorted(optional_commands([name for name, *_ in COMMANDS]))):
     # An app, like that of index, has its own.
     if path.endswith(":app"):

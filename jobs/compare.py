@@ -41,15 +41,15 @@ def compare(
     Parameters
     ----------
     folders
-        What --out of erag evaluate named, the baseline first; FOLDER:RUN for one run of it. A folder that holds
-        such folders stands for all of them, by name.
+        Folders that erag evaluate wrote (its --out), the baseline first; FOLDER:RUN for a single run. A folder with
+        such folders stands for all folders in it, by name.
     out
         Page to write, such as compare.html: one file, with all rows; or Markdown, such as compare.md.
     cluster
-        What queries are clustered by: article, or a column that an evaluation clustered them by; none for independent
-        queries. By default as the evaluations did, else by article where many share one.
+        Clusters of queries: article, or a column that an evaluation clustered them by; none for independent
+        queries. By default as the evaluations did, else by article if many queries share one.
     allow
-        What may differ where a verdict is given: answers (the reference answers of queries).
+        Differences to allow in a verdict: answers (the reference answers of queries).
     """
     found = paired.compare(*folders, cluster=cluster, allow=allow)
     told = [with_options(note, {"cluster", "allow"}) for note in found.notes]
@@ -99,7 +99,7 @@ def _grids(found: Comparison, *, whole: bool) -> Iterator[Grid]:
 
 
 def _by_name(found: Comparison) -> Iterator[list[str]]:
-    """What differs; a digest is cut, after the name of its files, reader or prompt."""
+    """Rows of differences; a digest is cut, after the name of its files, reader or prompt."""
     for row in found.differing:
         cells = [setting := row["setting"]]
         for name, one in found.evaluations.items():

@@ -1,4 +1,4 @@
-"""``erag coverage``: which parts of what users ask have no evaluation query."""
+"""``erag coverage``: find topics of user queries without an evaluation query."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def coverage(
     """Cluster evaluation and user queries together, and show clusters without evaluation queries.
 
     Prints the share of user queries whose cluster has no evaluation query, the share that would be
-    expected if as many evaluation queries were drawn at random, and examples of what is missing.
+    expected if as many evaluation queries were drawn at random, and examples of missing topics.
 
     Parameters
     ----------
     queries
         Evaluation queries in any layout that erag evaluate reads; answers are not needed.
     user_queries
-        A sample of what users ask: in the same layouts, or a text file (.txt) with one query per
+        A sample of user queries: in the same layouts, or a text file (.txt) with one query per
         line.
     clusters
         Number of clusters; by default the square root of the number of distinct user queries.

@@ -43,11 +43,11 @@ from jobs._terminal import say, step
 K = 10
 # Ten passages drown a model of this size; of 2 to 5 passages, 3 give its score the most variance.
 END_TO_END_K = 3
-# As many of the short-answer questions as two cores with bf16 arithmetic read in the time that one
-# waits for a demo; and how many are taken where reads are slow. With fewer, nothing can be told.
+# As many of the short-answer questions as two cores with bf16 arithmetic read within the time of a demo;
+# and smaller numbers for slow machines. With fewer, no figure would be significant.
 SHORT_ANSWERS = 64
 FEWER = (48, 32, 24, 16)
-# What the demo may take in all, and what of it is kept for what comes after the reads, in seconds.
+# Limit of the demo, and its share for the steps after the reads, in seconds.
 MOST_SECONDS = 240
 SECONDS_AFTER = 25
 # Questions whose reads are timed to choose. Fewer are read in smaller batches than the job's, which are
@@ -200,9 +200,9 @@ def _outputs(out: Path, settings: Settings) -> Outputs:
 def time_reads(
     files: InputFiles, settings: Settings, *, store: Path, executor: Executor | None = None
 ) -> ReadingCosts:
-    """What the reads of the first questions cost, done by the reader as all others are.
+    """Time the first questions' reads, done by the reader as all other reads are.
 
-    They enter the store, so they are not done again. Where all of them are there already, as after an
+    They enter the store, so they are not done again. If all are stored already, as after an
     interrupted run, further questions are read; with no read left to do, ``done`` of the costs is 0.
     """
     limit = TIMED
@@ -232,8 +232,8 @@ class Share(NamedTuple):
 def share_within(costs: ReadingCosts, *, elapsed: float) -> Share:
     """The most short-answer questions with which the demo should end within ``MOST_SECONDS``.
 
-    One of a few fixed numbers, so that one machine gives one number again and again; the least of them
-    where none fits, and all where no read was left to time. ``elapsed``: seconds so far.
+    One of a few fixed numbers, so that a machine always gets the same number; the smallest number
+    if none fits, and all if no read was left to time. ``elapsed``: seconds so far.
     """
     if not costs.done:
         return Share(SHORT_ANSWERS, elapsed + SECONDS_AFTER)

@@ -1,4 +1,4 @@
-"""``erag doctor``: what this machine can do, and what is missing."""
+"""``erag doctor``: check this machine for requirements and missing packages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _USES = {
 
 @with_verbosity
 def doctor() -> None:
-    """Check that this machine has what the engine needs; exit status 1 if something is missing.
+    """Check that this machine meets the engine's requirements; exit status 1 if something is missing.
 
     Lists extras and bundled files that are not installed, with the command that installs them. You can
     evaluate your own runs without them.

@@ -24,9 +24,9 @@ from jobs._options import Paths, Words, with_options
 from jobs._terminal import say, say_json, shown, standard_output, verbosity
 from jobs.compare import page_of
 
-# Exit statuses, and how JUnit calls them. Of several pairs, the first that one has is the decision on all.
+# Exit statuses, with their JUnit elements. The first status that any pair has is the decision on all pairs.
 _STATUS = {"worse": (1, "failure"), "undecided": (3, "error"), "not worse": (0, "system-out")}
-# How reports begin, and what else XML cannot hold beside characters that no terminal is sent.
+# Heads of reports, and characters that XML cannot hold, beyond the ones that terminals never get.
 _SUITE = b"<testsuite"
 _REPORT = re.compile(rb"<!-- erag gate -->|\s*<!doctype html>(?s:.{,400})<title>erag gate</title>")
 _NOT_XML = dict.fromkeys((0xFFFE, 0xFFFF), "\N{REPLACEMENT CHARACTER}")
@@ -50,16 +50,16 @@ def gate(
     Parameters
     ----------
     baseline
-        What --out of erag evaluate named; FOLDER:RUN for one run of it.
+        Folder that erag evaluate wrote (its --out); FOLDER:RUN for a single run.
     candidate
-        The same of what may replace it; runs of the same name are compared.
+        The same for the candidate; runs of the same name are compared.
     margin
-        Loss of the mean end-to-end score that is allowed, between 0 and 1.
+        Allowed loss of the mean end-to-end score, between 0 and 1.
     allow
-        What may differ, of queries, corpus, metric and reader.
+        Differences to allow: queries, corpus, metric or reader.
     cluster
-        What queries are clustered by: article, or a column that an evaluation clustered them by; none for independent
-        queries. By default as the evaluations did, else by article where many share one.
+        Clusters of queries: article, or a column that an evaluation clustered them by; none for independent
+        queries. By default as the evaluations did, else by article if many queries share one.
     junit
         File for a report in the format of JUnit.
     out
@@ -67,7 +67,7 @@ def gate(
     """
     out = out or []
     if junit and junit.is_file() and junit.read_bytes().startswith(_SUITE):
-        # That of an earlier gate would be taken for this one's, if this one is refused or ends in an error.
+        # An earlier gate's report would be mistaken for this one's after a refusal or an error.
         write_bytes(_report([(candidate, "undecided", "no decision was made")]), junit)
     for path in out:
         if path.suffix not in (MARKDOWN, ".html"):

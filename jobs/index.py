@@ -39,11 +39,11 @@ Memory = Annotated[Size, Parameter(help="Memory limit of one actor (1.5GiB).")]
 
 @dataclass(frozen=True, kw_only=True)
 class Build(Checked):
-    """What is indexed, and where to.
+    """Input and output of an index.
 
     Attributes:
         corpus: The passages: Parquet (a file or a directory of shards), JSONL, BEIR's or DPR's layout.
-        out: Directory of the index, or of several; what an existing index has is replaced, or used again.
+        out: Directory of the index, or of several; an existing index is replaced, or its content used again.
         skip_bad: Bad records to tolerate.
     """
 
@@ -170,7 +170,7 @@ def several(
     """
     build.check(encoder, config)
     encoders = _encoders(encoder, server)
-    # What cannot be used is refused before the first index is built.
+    # Unusable encoders are refused before the first index is built.
     for known in encoders.values():
         specify(known, memory=memory, gpu=bool(memory) and reads_on_gpus(options.pool()))
     bm25(build=replace(build, out=build.out / "bm25"), splitting=splitting)
@@ -190,7 +190,7 @@ def _encoders(given: Sequence[str], server: ServerSettings) -> dict[str, Passage
             problem = f"`encoder` {model!r} needs the name {name!r} for its index, which is taken"
             remedy = "give encoders with different names, or build them with erag index dense"
             raise InputError(problem, remedy, "settings.name")
-        # Where no encoder is of a server, its settings are refused.
+        # If no encoder is on a server, server settings are refused.
         own = vars(server) if is_api(model) or not is_asked else {}
         encoders[name] = PassageEncoderOptions(encoder=model, preset=preset or None, **own)
     return encoders

@@ -44,7 +44,7 @@ def passages(
     out
         The corpus to write: a .parquet file, or a new directory for shards of a million passages.
     article_id
-        What identifies an article in provenance: its title or its page id. By default the source
+        Identifier of an article in provenance: its title or its page id. By default the source
         decides: page ids for KILT, titles for all others.
     skip_bad
         Bad records to tolerate; they are left out and counted.

@@ -1,4 +1,4 @@
-"""``erag plan``: what an evaluation will take, in LLM calls, time, memory and money, before it is done."""
+"""``erag plan``: forecast an evaluation's LLM calls, time, memory and cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAN = Group("Plan", sort_key=-1)
 
 
 def plan_parameters() -> list[inspect.Parameter]:
-    """The options of ``erag evaluate``, of which ``out`` may be left out, and those of a plan."""
+    """The options of ``erag evaluate``, with an optional ``out``, and the options of a plan."""
     out = option(
         "out", str | None, RUNNING, "Where the results would go; nothing is written there.", None
     )
@@ -28,10 +28,10 @@ def plan_parameters() -> list[inspect.Parameter]:
 @partial(with_verbosity, as_json=True)
 @partial(with_signature, parameters=plan_parameters())
 def plan(**options: Any) -> None:
-    """Print what an evaluation will take: LLM calls, tokens, time, memory and cost.
+    """Forecast an evaluation: LLM calls, tokens, time, memory and cost.
 
-    Takes the options of ``erag evaluate``. LLM calls are counted, and none is made but the trial of a
-    server (openai:MODEL); time is that of an earlier evaluation (--pace). Nothing is written.
+    Takes the options of ``erag evaluate``. LLM calls are counted, not made, except for the trial of a
+    server (openai:MODEL); time follows an earlier evaluation (--pace). Nothing is written.
     """
     from jobs._evaluating import plan_and_print  # here, so that help is quick
 

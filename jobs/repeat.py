@@ -1,4 +1,4 @@
-"""``erag repeat``: make some LLM calls of an evaluation again, and count what changes."""
+"""``erag repeat``: make some LLM calls of an evaluation again, and count the changes."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def repeat(
 ) -> None:
     """Repeat some LLM calls of an evaluation in other batches, and write repeated.json beside its results.
 
-    Counts the outputs and labels that change. Readers, prompts and files are those of the evaluation; where they have
+    Counts the outputs and labels that change. Readers, prompts and files are the evaluation's own; if they have
     changed since, nothing is repeated.
 
     Parameters
     ----------
     folder
-        What --out of erag evaluate named; of a study, also a folder in its conditions/.
+        Folder that erag evaluate wrote (its --out); for a study, also a folder in its conditions/.
     reads
-        LLM calls that are repeated of each reader (the judge is one).
+        LLM calls to repeat for each reader (the judge is a reader).
     seed
         Seed of the sample; by default the evaluation's.
     functions
@@ -151,7 +151,7 @@ def _jobs(findings: Findings, settings: Settings) -> Iterator[tuple[Role, Job]]:
         if then.get("engine") in get_args(EngineChoice):
             own = settings.but(engine=then["engine"], dtype=then["dtype"])
         (job,) = specify_jobs([asks[role]], own, on_event=event)
-        # Its reads may have been made anew before.
+        # Its reads may have been renewed before.
         specs = (replace(job.spec, renewals=number) for number in range(1000))
         spec = next((one for one in specs if one.fingerprint == then["fingerprint"]), None)
         if spec is None or job.prompt.digest != then["prompt_sha256"]:
@@ -163,7 +163,7 @@ def _jobs(findings: Findings, settings: Settings) -> Iterator[tuple[Role, Job]]:
 def _wanted(
     jobs: Mapping[Role, Job], reads: pl.DataFrame, queries: pl.DataFrame, files: InputFiles
 ) -> dict[Role, pl.DataFrame]:
-    """The reads of each role (``plan.WANTED``), with prompts made of the files; refused where some are others."""
+    """The reads of each role (``plan.WANTED``), with prompts made from the files; an error if the files changed."""
     lists = reads.select(IDENTITY).unique(maintain_order=True)
     lists = lists.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
     if files.corpus is None:
@@ -175,7 +175,7 @@ def _wanted(
     there = set(corpus[DOC_ID])
     lists = lists.filter([there.issuperset(passages) for passages in lists[DOC_IDS]])
     queries = queries.join(lists, on=QUERY_ID, how="semi")
-    # Of what a role was not asked, the keys are nobody's.
+    # Keys of roles that a list was not read in match no read.
     made = {role: job.wanted(lists, queries, corpus) for role, job in jobs.items()}
     others = reads.join(pl.concat(made.values()), on=READ_KEY, how="anti")
     if others.height:

@@ -1,4 +1,4 @@
-"""``erag report``: the page of a result that was made before."""
+"""``erag report``: make the page of an earlier result."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ def report(
 ) -> None:
     """Make the page of an evaluation again, from the folder that erag evaluate wrote.
 
-    Reads nothing with an LLM. The passages come from the files that the evaluation was given; where they have
+    Reads nothing with an LLM. The passages come from the evaluation's input files; if they have
     changed since, nothing is written.
 
     Parameters
     ----------
     folder
-        What --out of erag evaluate named.
+        Folder that erag evaluate wrote (its --out).
     single_file
         Put everything into report.html, which can then be sent by itself.
     passages
-        Show the passages of every query. Without them the page needs none of the evaluation's inputs.
+        Show the passages of every query. The page needs no input files if they are left out.
     progress
-        Print how far the evaluation is that writes there, or how it ended, and make no page. The status is 0 where it
-        is done or runs, and 1 where it was interrupted, failed, or gives no sign of life.
+        Print the progress of the evaluation that writes there, or its end, and make no page. The status is 0 if it
+        is done or runs, and 1 if it was interrupted, failed, or gives no sign of life.
     """
     if progress:
         lines, is_well = progress_of(folder)

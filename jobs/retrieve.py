@@ -41,14 +41,14 @@ _FUSED = "rrf"
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Which runs are written, where, and under which names.
+    """The runs to write: their places and names.
 
     Attributes:
         out: For one index, the run: .parquet, else TREC text. For several, a directory that gets
             one TREC file per run, named after its system (Parquet if ids contain white space); or,
             with --fuse, a file (.trec, .txt, .run, .tsv, .parquet) for the fused run only.
         name: Names of the systems in the runs, one per index. By default the kind of index, bm25 or
-            dense; if several are of one kind, the names of their directories.
+            dense; if several have the same kind, the names of their directories.
         fuse: Also fuse the runs of several indexes: rrf, by reciprocal ranks.
     """
 
@@ -69,7 +69,7 @@ class Output:
             require_file_output(self.out)
 
     def files(self, index: Sequence[Path]) -> list[Path]:
-        """Every file that may be written; which of them depends on the indexes and their ids."""
+        """Every file that may be written; the indexes and their ids decide which."""
         if not self.is_directory(len(index)):
             return [self.out]
         names = self.name or [*get_args(Kind), *(path.resolve().name for path in index)]
@@ -100,7 +100,7 @@ def retrieve(
     Parameters
     ----------
     index
-        Directory of an index; several may be given.
+        Directory of an index; repeat it for several.
     queries
         Queries in any layout that erag evaluate reads; answers are not needed.
     corpus

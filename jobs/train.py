@@ -183,7 +183,7 @@ def _so_far(progress: Progress, metric: str) -> str:
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option but those of the recipe, and ``dry_run``, which trains nothing."""
+    """Every option except for the recipe's, and ``dry_run``, which trains nothing."""
     left_out = {"dry_run", *(field.name for field in fields(Recipe))}
     names = [one.name for one in parameters() if one.name not in left_out]
     return {n: place(options[n]) if n in _PLACES else options[n] for n in names}
@@ -204,7 +204,7 @@ def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> 
 
 def _refuse_trained(out: Folder, folder: Folder) -> None:
     """Refuse to replace a model: training it may have taken days."""
-    # Where its checkpoints are still there, a command was killed while it put the model into its place.
+    # If its checkpoints still exist, a command was killed while it moved the model into its place.
     if SUMMARY in out.names() or ((out / MODEL).names() and not checkpoints.are_in(folder)):
         remedy = "give another folder with `out`, or remove it"
         raise InputError("holds a trained model", remedy, "training.finished", path=out.shown())

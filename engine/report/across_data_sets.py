@@ -29,7 +29,7 @@ from engine.tables import ANNOTATOR, DATA_SET, MEASURE, RHO, RUN, TAU, N
 
 CONTENT = "data_sets.json"
 _FILES = {"correlations": "data_sets.parquet", "comparisons": "data_set_comparisons.parquet"}
-# What makes rows where it varies within a data set.
+# Columns that split rows if they vary within a data set.
 _CONDITION = (tables.READER, tables.AUGMENTATION, tables.K)
 
 
@@ -86,12 +86,12 @@ class Together:
 
     @property
     def varied(self) -> list[str]:
-        """What varies within some data set; what differs between data sets alone makes no rows."""
+        """Columns that vary within a data set; differences between data sets split no rows."""
         each = self.correlations.group_by(DATA_SET).agg(pl.col(_CONDITION).n_unique())
         return [name for name in _CONDITION if (each[name] > 1).any()]
 
     def content(self) -> dict[str, Any]:
-        """All of it, as JSON can hold it."""
+        """All content in a form for JSON."""
         rows = {name: getattr(self, name).to_dicts() for name in _FILES}
         return dict(jsonable({"queries": self.queries, **rows, "missing": missing_cells(self)}))
 
@@ -141,7 +141,7 @@ def grid(found: Together, name: str = TAU, *, primary: bool = False) -> Grid:
 
 
 def differences(found: Together) -> Grid:
-    """The first annotator's tau less that of each rival, by data set and run, corrected in one family."""
+    """The first annotator's tau less its rivals' tau, by data set and run, corrected in one family."""
     names, rows = [DATA_SET, *found.varied, RUN, tables.ANNOTATOR_B, MEASURE, N], []
     for row in found.comparisons.iter_rows(named=True):
         difference = layout.interval(row, TAU, tables.difference_of(TAU), plus="+")
@@ -180,7 +180,7 @@ def missing_cells(found: Together) -> list[str]:
 
 
 def _why(cell: Cell, key: Mapping[str, Any]) -> tuple[str, str]:
-    """Why a cell has no row, and of whom that is said; of nobody where it holds for all annotators."""
+    """The reason for a missing row of a cell, after the annotator concerned; "" if it concerns all annotators."""
     if cell.correlations.is_empty():
         return "", "no list was read whole"
     if key[RUN] not in cell.correlations[RUN]:
@@ -231,7 +231,7 @@ def notes(found: Together) -> list[str]:
 
 
 def outputs(out: Location) -> Outputs:
-    """What a study of several data sets writes or clears, page and all; each data set has a folder beside these."""
+    """Files that a study of several data sets writes or clears, page included; data sets have folders of their own."""
     folder = folder_at(out)
     files = [folder.place(name) for name in (*_FILES.values(), CONTENT, PAGE)]
     return Outputs(files, [folder.place(BESIDE)])

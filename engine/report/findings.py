@@ -1,7 +1,7 @@
-"""What an evaluation found, as its files have it: the one value that terminal, page and Python show.
+"""Results of an evaluation, as its files hold them: the one value behind terminal, page and Python.
 
-An evaluation that has just ended hands its tables and its summary on; an earlier one is read back from its folder.
-What is shown is the same: there is one way to make it.
+An evaluation that has just ended passes on its tables and summary; an earlier one is read from its folder. Both are
+shown by the same code.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _AS_WRITTEN = f"{_AGAIN} (if you changed it, delete `{DIGESTS}` from {SUMMARY})"
 
 @dataclass(frozen=True)
 class Findings:
-    """What an evaluation found, in memory or read from its folder; every outlet is rendered from it.
+    """Results of an evaluation, in memory or read from its folder; every outlet is rendered from it.
 
     Attributes:
-        sources: what was evaluated, cut at the cutoff; None where the page has no passages: the evaluation was
-            done in shards, or they were not asked for.
-        held: tables by name, where they are in memory; then nothing is looked for in the folder.
-        conditions: of a study that has just ended: what was found under each condition, the main one first.
+        sources: evaluated inputs, cut at the cutoff; None if the page has no passages: the evaluation was
+            done in shards, or passages were switched off.
+        held: tables in memory, by name; if there are any, the folder is not read.
+        conditions: of a study that has just ended: findings under each condition, the main one first.
         study_notes: the notes on that study as a whole, by code as in ``summary``.
     """
 
@@ -73,7 +73,7 @@ class Findings:
         study: Study | None = None,
         conditions: Sequence[Findings] = (),
     ) -> Findings:
-        """What an evaluation that has just ended, or the first and further ``conditions`` of a study, found."""
+        """Findings of an evaluation that has just ended, or of a study: its first and further ``conditions``."""
         held = {name: getattr(evaluation, name) for name in TABLES}
         held |= {name: getattr(evaluation.statistics, name) for name in STATISTICS}
         held |= evaluation.further
@@ -97,7 +97,7 @@ class Findings:
         return _read_table(path, schema) if path.is_file() else tables.empty(schema)
 
     def whole(self, name: str) -> Path:
-        """Where a table is, or would be, in one file or several; an InputError where it is not what was written, or gone."""
+        """Path of a table, in one file or several; an InputError if it was changed or removed after the evaluation."""
         path = self.folder / f"{name}.parquet"
         require_whole(path, self._digests.get(path.name), _AS_WRITTEN)
         self._digests.pop(path.name, None)
@@ -114,7 +114,7 @@ class Findings:
         return found
 
     def files(self, remedy: str) -> InputFiles:
-        """The files that were evaluated, with as many queries as were: the first of them; ``remedy`` for tables."""
+        """The evaluated files, limited to the first queries, as evaluated; ``remedy`` if Python passed tables."""
         settings, counts = self.configuration, self.summary["counts"]
         if not settings.get("queries"):
             problem = "does not say which files were evaluated, since Python gave tables"
@@ -126,7 +126,7 @@ class Findings:
             limit=counts["queries"] or None,
             skip_bad=counts["skipped_records"],
             answers=settings.get("answers"),
-            need_answers=False,  # whoever needed them had them
+            need_answers=False,  # the evaluation checked them, if it needed any
         )
 
     @cached_property
@@ -146,7 +146,7 @@ class Findings:
     def scores(self, annotator: str, measure: str) -> pl.DataFrame:
         """The scores of all runs by a measure on the labels of an annotator: ``run``, ``query_id``, ``value``.
 
-        Read anew each time: of millions of queries, those of all measures would take more memory than the rest.
+        Read anew each time: the scores of millions of queries by all measures would take more memory than the rest.
         """
         wanted = (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
         if "query_scores" in self.held:
@@ -188,7 +188,7 @@ class Findings:
 
     @property
     def confidence(self) -> float:
-        """Of the intervals."""
+        """Confidence level of the intervals."""
         return float(self.configuration["confidence"])
 
     @property
@@ -208,7 +208,7 @@ class Findings:
 
     @property
     def notes(self) -> list[str]:
-        """What qualifies the figures."""
+        """Notes that qualify the figures."""
         return texts_of(self.summary["notes"])
 
     @property
@@ -236,7 +236,7 @@ class Findings:
 
     @cached_property
     def leads(self) -> dict[str, dict[str, Any]]:
-        """The leads of the run to choose over others, by their names; what is not known of them is NaN."""
+        """Leads of the best run over others, by their names; NaN if unknown."""
         # Earlier versions have no verdict on one run.
         leads = (self.summary["verdict"] or {"leads": []})["leads"]
         return {
@@ -246,9 +246,9 @@ class Findings:
 
     @cached_property
     def roles(self) -> dict[Role, ReadingCosts]:
-        """The roles in which somebody may have read, the reader's first, and what its reads cost.
+        """Costs of reads by role, for each role in the summary, the reader's first.
 
-        Of the role of a user's annotator, the key is known alone.
+        Only the key of a user's annotator's role is stored.
         """
         known = {one.role.key: one.role for one in ANNOTATORS.values() if one.role}
         roles = {READER: costs_of(self.summary["reading"])}
@@ -260,7 +260,7 @@ class Findings:
 
     @cached_property
     def annotators(self) -> list[str]:
-        """The annotators, in the order in which they were asked for; those without a mean come last."""
+        """The annotators in the order of the request; annotators without a mean come last."""
         names = [*self.configuration["annotators"], *self.configuration["own_annotators"]]
         asked = list(dict.fromkeys(row[ANNOTATOR] for row in self.summary["means"]))
         return sorted(names, key=lambda name: asked.index(name) if name in asked else len(asked))
@@ -280,7 +280,7 @@ class Findings:
 
     @property
     def best_run(self) -> str | None:
-        """The run to choose, else the first one: the agreement on it is shown. None without runs."""
+        """The run to choose, else the first one; None without runs. The page shows the agreement on this run."""
         verdict = self.summary["verdict"]
         if verdict and verdict["best"]:
             return str(verdict["best"])
@@ -288,8 +288,8 @@ class Findings:
 
     @cached_property
     def primary_measures(self) -> dict[str, str]:
-        """By annotator, the measure that it is compared by (``table.primary_measures``)."""
-        # Of the means: summaries of earlier versions name no primary measures.
+        """The primary measure per annotator, for comparisons (``table.primary_measures``)."""
+        # Taken from the means: summaries of earlier versions name no primary measures.
         found = primary_measures((row[ANNOTATOR], row[MEASURE]) for row in self.summary["means"])
         return {name: found[name] for name in self.annotators if name in found}
 
@@ -339,7 +339,7 @@ class Findings:
 
 
 def texts_of(notes: Mapping[str, Any]) -> list[str]:
-    """Notes, of which ``summary.json`` has those of one code together."""
+    """Texts of notes, which ``summary.json`` groups by code."""
     return [note["text"] for of_code in notes.values() for note in of_code]
 
 
@@ -350,14 +350,14 @@ def _filled(kind: type[Costs], values: Mapping[str, Any]) -> Costs:
 
 
 def costs_of(values: Mapping[str, Any]) -> ReadingCosts:
-    """What reads cost, from ``summary.json``."""
+    """Costs of reads, from ``summary.json``."""
     kinds = (values.get("kinds") or {}).items()
     filled = {name: _filled(KindCosts, one) for name, one in kinds}
     return _filled(ReadingCosts, {**values, "kinds": filled})
 
 
 def costs_together(of_several: Iterable[ReadingCosts]) -> ReadingCosts:
-    """What the reads of several roles or conditions cost together, as far as a line tells it."""
+    """Sum the costs of reads of several roles or conditions, in the figures that ``calls_line`` shows."""
     several = list(of_several)
     workers = [peak for one in several for peak in one.workers.values()]
     counts = ("wanted", "reused", "done", "failed", "retried_requests")
@@ -410,10 +410,10 @@ def read_summary(folder: Location) -> dict[str, Any]:
 
 
 def read_findings(folder: Path, sources: EvaluationInputs | None) -> Findings:
-    """The evaluation that a folder holds; of a study with its conditions, if all of them are there.
+    """The evaluation in a folder; a study includes its conditions if the folder has all of its conditions.
 
     Raises:
-        InputError: the folder holds none, or one of an earlier version that cannot be shown.
+        InputError: the folder holds none, or an earlier version's that the page cannot show.
     """
     found = _read_alone(folder, sources)
     places = [folder / one["directory"] for one in conditions_of(found.summary)]
@@ -424,7 +424,7 @@ def read_findings(folder: Path, sources: EvaluationInputs | None) -> Findings:
 
 
 def conditions_of(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Of a study, each condition and the folder of its results; none of one evaluation."""
+    """Conditions of a study, each with its folder of results; empty for a single evaluation."""
     return (summary.get("study") or {"conditions": ()})["conditions"]
 
 

@@ -1,6 +1,6 @@
-"""The tables that a terminal, a page and a notebook show alike: the runs, agreement with the reader, costs of reads.
+"""Tables shared by terminal, page and notebook: the runs, agreement with the reader, costs of reads.
 
-And what labels of single passages cannot see: lists that they miss, and where passages stand.
+Further tables show the limits of labels of single passages: lists that they miss, and the places of passages.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _NAMES = {SINGLE: "single passages", WHOLE: "whole lists"}
 
 
 def leaderboard(findings: Findings, most: int | None = None) -> Grid:
-    """The runs, the best one first: their scores, and how far each is behind the one to choose.
+    """The runs, the best one first: their scores, and their distance to the best run.
 
     Args:
-        most: how many a screen has room for, with means alone and few measures; None for all runs and the
+        most: number of measures that fit a screen, with means alone; None for all runs and the
             measures of all annotators, with the interval of each mean and the number of queries.
     """
     leads, best, numbers = findings.leads, findings.best_run, findings.numbers
@@ -89,7 +89,7 @@ def _measures(findings: Findings, most: int | None) -> list[tuple[str, str]]:
         return named
     if not findings.wholes:
         return named[:_MEASURES_ALONE]
-    # On a screen, none where the labels of one run say nothing of another's.
+    # A screen omits them if each run has labels of its own.
     return [] if findings.configuration["relevant"] == "list" else named[:_MEASURES]
 
 
@@ -140,7 +140,7 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
 def labelling(findings: Findings) -> tuple[str, str] | None:
     """The annotator whose labels are the reader's own outcomes, and the role that reads for it; None without one."""
     for known in ANNOTATORS.values():
-        # Of a user's annotator, it is not known what its labels rest on.
+        # The basis of labels is unknown for a user's annotator.
         is_used = known.name in findings.annotators or not findings.configuration["own_annotators"]
         if known.is_the_readers and is_used:
             role = known.role if known.role in findings.roles else READER
@@ -149,7 +149,7 @@ def labelling(findings: Findings) -> tuple[str, str] | None:
 
 
 def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -> Grid:
-    """What the reads of each role and kind cost, a row each, and how much that is of eRAG's reads of single passages."""
+    """Cost of the reads by role and kind, a row each, and its ratio to the cost of eRAG's reads of single passages."""
     base, base_role = labelling(findings) or ("", None)
     if roles is None:
         roles = {role.name: costs for role, costs in findings.roles.items()}
@@ -198,7 +198,7 @@ def _values(costs: KindCosts, *, padded: bool) -> list[str]:
 
 
 def _ratio(costs: KindCosts, base: KindCosts) -> str:
-    """Reader seconds for those of eRAG's reads, where both were done now and none came from the store."""
+    """Reader seconds relative to eRAG's reads, if all these reads were done now, none from the store."""
     if costs.reused or base.reused or not (costs.reader_seconds and base.reader_seconds):
         return ""
     return f"{costs.reader_seconds / base.reader_seconds:.2f}"
@@ -215,7 +215,7 @@ def compared_costs(
 
 
 def advice(findings: Findings) -> list[str]:
-    """What a user of the labels must know of the best run, in a line each: nothing where little is missed."""
+    """Facts about the best run that users of the labels must know, a line each; empty if labels miss few lists."""
     rows, said = _of_run(findings, findings.best_run), []
     for figure, words in _EVENTS.items():
         row = rows.get(figure)
@@ -226,7 +226,7 @@ def advice(findings: Findings) -> list[str]:
 
 
 def unseen(findings: Findings) -> Grid:
-    """Of every run: how many lists single labels miss, and the most that any function of the labels could say."""
+    """For every run: the number of lists that single labels miss, and the bound for any function of the labels."""
     of_runs = {run: of for run in findings.runs if (of := _of_run(findings, run))}
     shown = {
         name: head for name, head in _HEADS.items() if any(name in one for one in of_runs.values())
@@ -248,7 +248,7 @@ def unseen(findings: Findings) -> Grid:
 
 
 def by_place(findings: Findings) -> Grid:
-    """Of the best run: how the label of the passage at each place agrees with the list's score."""
+    """For the best run: agreement of the label at each place with the list's score."""
     rows, places = [], _places(findings)
     for row in places:
         rho = row[tables.NOTE] if math.isnan(row[RHO]) else layout.interval(row, RHO)

@@ -1,4 +1,4 @@
-"""What was measured, in two lines: the first lines of every printed answer and of every page."""
+"""The subject of an evaluation in two lines: the first lines of every printed answer and of every page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BUNDLED = {
     BUNDLED: "SmolLM2-135M-Instruct",
     BUNDLED_FID: "a Fusion-in-Decoder T5 of 5 million parameters",
 }
-# What recall and ideal rankings are taken over, by ``relevant``; else over all judgments.
+# Base of recall and ideal rankings, by ``relevant``; else all judgments.
 _RECALL_BASES = {"list": "each list alone", "pool": "the passages of all runs"}
 _MOST_NAMES = 5
 _LONGEST = 60

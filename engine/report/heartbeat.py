@@ -101,7 +101,7 @@ def _now() -> str:
 def progress_of(out: Location) -> tuple[list[str], bool]:
     """The heartbeat of an evaluation in lines; and whether it is done, or runs with a heart that beats.
 
-    Where the time in the file is far from now, which another machine's clock may be, it is read again two beats later.
+    If the time in the file is far from now, by another machine's clock, it is read again two beats later.
 
     Raises:
         InputError: the folder has no heartbeat, or it cannot be read.

@@ -18,20 +18,20 @@ from engine.reading.costs import ReadingCosts
 from engine.statistics.correlation import Bootstrap
 from engine.tables import METHOD, high_of, low_of
 
-# What tables call the correlations, and tau over the highest that the scores allow.
+# Headings of the correlations, and of tau as a share of the highest tau that the scores allow.
 KENDALL, SPEARMAN = "Kendall's \N{GREEK SMALL LETTER TAU}", "Spearman's \N{GREEK SMALL LETTER RHO}"
 SHARE = "share of max \N{GREEK SMALL LETTER TAU}"
 _MIB = 2**20
 _SIGN = re.compile(r"(?<![^ \[])-(?=\d)")
 # Words that begin lines of the engine; a name may stand there, too.
 _WORDS = re.compile("(an?|the|no|not|more|that|with|labels|lists|scores|worse|undecided)\\b[ :]")
-# Letters that follow intervals, and what they stand for.
+# Letters that follow intervals, with the interval method.
 METHODS = {
     "percentile": ("p", "percentiles of resamples"),
     "studentized": ("s", "studentized jackknife"),
     "inverted": ("i", "all values that a bootstrap test does not reject"),
     "permutation": ("t", "permutation test"),
-    # Of results of earlier versions.
+    # In results of earlier versions.
     "bca": ("b", "BCa of resamples"),
     "resampling": ("r", "resamples"),
 }
@@ -39,9 +39,9 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer in words: a headline, reasons and warnings as sentences, named facts, and lines on what was measured.
+    """The answer in words: headline, reasons and warnings as sentences, named facts, and lines on the measurements.
 
-    ``decision`` is a sentence on what a choice may cost; empty where nothing is known.
+    ``decision`` is a sentence on the cost of a choice; empty if unknown.
     """
 
     headline: str
@@ -58,8 +58,8 @@ class Grid:
 
     Attributes:
         name: of its files.
-        caption: what the figures are of, and how their intervals were made.
-        title: what it is called, where it is not the only one.
+        caption: subject of the figures, and the method of their intervals.
+        title: heading, if there are several tables.
         links: addresses that a page opens, by the text of a row's first cell.
     """
 
@@ -73,7 +73,7 @@ class Grid:
 
 
 def terminal_table(grid: Grid, *, short: bool = False) -> Table:
-    """A table for a terminal. Names are shown where they change: repeated words hide the numbers.
+    """A table for a terminal. A name appears where it changes: repeated words hide the numbers.
 
     A ``short`` one stands among text, without lines and caption, its title as the head of its names.
     """
@@ -88,9 +88,9 @@ def terminal_table(grid: Grid, *, short: bool = False) -> Table:
     first, *others = grid.head
     if short:
         first = grid.title or first
-    else:  # texts throughout: a run's name is not markup
+    else:  # plain text throughout: a run's name is not markup
         result.title = Text(grid.title, style="table.title")
-        if grid.caption:  # its end sets it apart from what is printed next
+        if grid.caption:  # its end separates it from the next print
             result.caption = Text(f"{grid.caption}\n", style="table.caption")
     for place, name in enumerate([first, *others]):
         justify: JustifyMethod = "left" if place < grid.names else "right"
@@ -132,7 +132,7 @@ def level(bootstrap: Bootstrap) -> str:
 
 
 def adjusted(pairs: int, bootstrap: Bootstrap) -> str:
-    """What intervals and p-values of differences between runs are adjusted for; empty for one pair."""
+    """Adjustment of intervals and p-values of differences between runs; empty for one pair."""
     if bootstrap.until:
         of_pairs = f", adjusted for {counted(pairs, 'pair[|s]')} of runs" if pairs > 1 else ""
         return f"{bootstrap.confidence * 100:g}% confidence sequences, valid whenever reading stops{of_pairs}"
@@ -157,14 +157,14 @@ def interval(row: Mapping[str, Any] | None, name: str, value: str = "", *, plus:
 
 
 def methods_line(methods: Iterable[str]) -> str:
-    """What the letters after intervals mean, for the methods in use; empty where there are none."""
+    """Meanings of the letters after intervals, for the methods in use; empty without methods."""
     used = set(methods)
     meanings = [f"{mark} = {meaning}" for name, (mark, meaning) in METHODS.items() if name in used]
     return f"interval methods: {', '.join(meanings)}" if meanings else ""
 
 
 def calls_line(costs: ReadingCosts) -> str:
-    """What some LLM calls cost."""
+    """Cost of LLM calls, in one line."""
     rate = f" at {costs.done / costs.seconds:.1f} calls/s" if costs.done and costs.seconds else ""
     highest = max(costs.workers.values(), default=0)  # 0 where a server reads
     peak = f", peak memory {highest / _MIB:.0f} MiB per process" if highest else ""

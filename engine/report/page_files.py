@@ -1,4 +1,4 @@
-"""The files of a page beside an evaluation's tables: their names, those of an earlier page, and where to look."""
+"""The files of a page beside an evaluation's tables: their names, an earlier page's files, and where to look."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = re.compile(r"(queries-\d{4,}\.js|(figures|tables)/[a-z_-]+\.(svg|png|md
 
 
 def where_to_look(out: str | Path) -> str:
-    """That the page is among the results, or what it lacks and the commands that make it."""
+    """A note that the page is among the results, or on missing packages and the commands that make the page."""
     if lacking := missing("page"):
         needs = f"there is no {PAGE}, which needs {listed(lacking)}"
         return f"{needs}: {command('page')} && erag report {shlex.quote(str(out))}"
@@ -35,6 +35,6 @@ def page_files(folder: Folder) -> Iterator[str]:
         return
     yield f"{BESIDE}/{LISTED}"
     for name in names if isinstance(names, list) else []:
-        # Whoever may have changed the list: nothing elsewhere is removed for it.
+        # Anyone may have changed the list: files elsewhere stay.
         if isinstance(name, str) and _NAMES.fullmatch(name):
             yield f"{BESIDE}/{name}"

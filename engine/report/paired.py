@@ -32,7 +32,7 @@ from engine.tables import ANSWERS, EVALUATED_QUERIES, OUTPUT, QUERY, QUERY_ID, R
 
 Same = Literal["queries", "corpus", "metric", "reader"]
 SAME = get_args(Same)
-# What takes queries as independent, in place of what they are clustered by.
+# Treat queries as independent, in place of the name of a cluster.
 _NONE = "none"
 _CODE = "reader (code)"
 _AGAIN = " (again)"
@@ -47,13 +47,13 @@ class Comparison:
     Attributes:
         pairs: ``run`` (``FOLDER:RUN``) of the first folder and ``run_b`` elsewhere, of the same name or alone in their
             folders: means, and the second's ``difference`` with an interval adjusted for all pairs of runs.
-        flipped: queries that one of a pair answers (a score of 0.5 or more) and the other does not.
+        flipped: queries that one run of a pair answers (a score of 0.5 or more) and the other does not.
         differing: settings, data and versions that are not the same in all folders.
-        verdict: which run is best and how certain that is, a sentence each; none where scores have no common scale.
-        notes: which queries are left out, and what else qualifies the figures.
-        names: of every run (``FOLDER:RUN``), its run or folder alone, where this is all that tells runs apart.
-        left_out: why folders that lie beside others in a folder that was given are not compared.
-        unlike: in what way the evaluations, or the runs of a pair, are not of the same queries.
+        verdict: which run is best and how certain that is, a sentence each; none without a common scale of scores.
+        notes: the queries left out, and other notes that qualify the figures.
+        names: of every run (``FOLDER:RUN``), its run or folder alone, if that suffices to tell runs apart.
+        left_out: reasons for leaving out folders within a folder of results.
+        unlike: reasons why evaluations, or the runs of a pair, have different queries.
     """
 
     pairs: Rows
@@ -73,10 +73,10 @@ class Comparison:
         return [f"{'warning' if one in self.unlike else 'note'}: {one}" for one in self.notes]
 
     def gate(self, margin: float, allow: Sequence[str] = ()) -> list[NonInferiority]:
-        """Of every pair, whether the mean of the second run is below that of the first by more than a margin in (0, 1).
+        """For every pair, test whether the second run's mean is below the first's by more than a margin in (0, 1).
 
         Raises:
-            InputError: something else differs, or is not known to be the same; a baseline has no partner; a folder
+            InputError: other things differ, or may differ; a baseline has no partner; a folder
                 was left out.
         """
         if self.left_out:
@@ -116,18 +116,18 @@ class Comparison:
 def compare(
     *places: str | Path, cluster: str | None = None, allow: Sequence[str] = ()
 ) -> Comparison:
-    """Compare runs of several results folders with those of the first, query by query.
+    """Compare runs of several results folders with the runs of the first folder, query by query.
 
     Args:
-        places: folders that ``erag evaluate`` or ``Result.save`` wrote, or single runs of them, as ``FOLDER:RUN``;
+        places: folders that ``erag evaluate`` or ``Result.save`` wrote, or single runs in such folders, as ``FOLDER:RUN``;
             or a folder that holds such folders.
-        cluster: What queries are clustered by: article, or a column that one of the evaluations clustered them by; none
-            for independent queries. By default as the evaluations did, else by article where many share one.
+        cluster: Column to cluster queries by: article, or a column that one of the evaluations clustered by; none
+            for independent queries. By default as the evaluations did, else by article if many share one.
         allow: answers, for a verdict over queries whose reference answers are not the same in all evaluations.
 
     Raises:
-        InputError: a place holds no such run, or no end-to-end scores; no query is shared; there is one run; nothing
-            is known of such clusters.
+        InputError: a place holds no such run, or no end-to-end scores; no query is shared; there is one run; the
+            clusters are unknown.
     """
     allow = fitted("allow", allow, tuple[Literal["answers"], ...])
     read: dict[str, Findings] = {}
@@ -233,7 +233,7 @@ def _runs(findings: Findings, run: str | None) -> list[str]:
 
 
 def _pairs(runs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Baselines and candidates, of runs with their folders; of one folder, its first run and each other."""
+    """Pairs of baseline and candidate runs; within a single folder, its first run and each other."""
     first, *others = ([run for run in runs if run[0] == name] for name in dict(runs))
     pairs = [] if others else [(first[0], run) for run in first[1:]]
     for other in others:
@@ -253,7 +253,7 @@ def _flipped(pairs: Rows, scored: pl.DataFrame) -> Rows:
 
 
 def _shared(evaluations: Sequence[Findings]) -> tuple[pl.DataFrame, list[str], bool]:
-    """The queries that all have under the same id and text, in what way others differ, and whether answers do."""
+    """The queries that all have under the same id and text, how others differ, and whether answers do."""
     in_order = pl.col(ANSWERS).list.unique().list.sort()
     asked = [findings.table("evaluated_queries").with_columns(in_order) for findings in evaluations]
     by_id, same, alike = (
@@ -282,7 +282,7 @@ def _lost(pairs: Rows, scored: pl.DataFrame) -> Iterator[str]:
 def _other_rules(evaluations: Collection[Findings]) -> Iterator[str]:
     for name in ("failed_reads", "missing"):
         values = {findings.configuration.get(name) for findings in evaluations}
-        # Without a failed read, which neither would leave many of, they are the same.
+        # Neither None nor "error" allows many failed reads; without any, they have the same effect.
         if len(values) > 1 and not (name == "failed_reads" and values == {None, "error"}):
             yield f"{name} is {listed(sorted(map(str, values)))}"
 
@@ -347,7 +347,7 @@ def _facts(findings: Findings) -> dict[str, set[str]]:
     facts = {name: [value] for name, value in settings.items() if name not in WITHOUT_EFFECT}
     facts |= {"date": [(audit.get("date") or "")[:19]], "prompt": [reader.get("prompt_sha256")]}
     facts |= {f"{of} (version)": [one] for of, one in summary.get("versions", {}).items()}
-    # Queries and corpus are known by their files, or as tables, of the passages that runs list.
+    # Queries and corpus are compared by their files, or as tables, by the passages that runs list.
     by, metric, code = reader.get("executor"), findings.metric, summary.get(METRIC_CODE)
     is_known = by != UNNAMED if by else reader.get("version", "") is not None
     facts["reader"] = [(by or reader.get("fingerprint")) if is_known else None]

@@ -1,6 +1,6 @@
-"""An evaluation as it is printed: the answer in at most 25 lines, or all its tables and the lines around them.
+"""Printed output of an evaluation: the answer in at most 25 lines, or all tables and the lines around them.
 
-The answer says which run, how sure that is, what it cost, and where the rest is.
+The answer names the run to choose, its certainty, its cost, and the place of the full results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _AUC = "; AUC: of pairs of a right and a wrong query, the share that the measure
 _LIMIT = f"limit: the highest tau (the lowest, if tau is negative) that ties in the scores allow; {layout.SHARE}: tau / limit"
 _SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference is; "
 _WINNERS = "same winner: pairs of runs for which measure and end-to-end score name the same winner"
-# Of two runs, which have one order, no coefficient is shown; by whether measure and score agree.
+# Two runs have one order: its agreement with the scores is printed in place of a coefficient.
 _OF_TWO = {1: "same", 0: "tied", -1: "reversed"}
 _ORDER = "order: same as by the end-to-end score, or reversed; of two runs, a random measure gives the same order half of the time"
 
@@ -51,7 +51,7 @@ _MOST_ANNOTATORS = 8
 # Notes that stand in the answer as they are; of others their codes.
 _OF_LISTS = (SHORT_LISTS, IDENTICAL, WRITTEN_LISTS, WRITTEN_PASSAGES, UNRANKED, RISING)
 _OF_INPUTS = (PRIMARY_UNDEFINED, *_OF_LISTS)
-# What other codes are called there.
+# Titles for other codes.
 _TITLES = {
     "own_readers": "the reader is a function",
     "not_reproducible": "outputs of an API vary",
@@ -134,7 +134,7 @@ def _notes(findings: Findings) -> list[str]:
 
 
 def full_parts(findings: Findings, out: str | Path) -> list[Table | str]:
-    """What to print, in order: what was measured, all tables, all lines."""
+    """Parts to print, in order: the subject of the evaluation, all tables, all lines."""
     shown, said = full_tables(findings), full_lines(findings)
     if findings.conditions:
         shown += map(terminal_table, study_report.study_grids(findings))
@@ -144,16 +144,16 @@ def full_parts(findings: Findings, out: str | Path) -> list[Table | str]:
 
 
 def full_tables(findings: Findings) -> list[Table]:
-    """Every table of an evaluation for a terminal, and what its LLM calls cost."""
+    """Every table of an evaluation for a terminal, and the cost of its LLM calls."""
     result = [terminal_table(grid) for grid in full_grids(findings)]
     costs = grids.compared_costs(findings, short=False)
     return result if costs is None else [*result, costs]
 
 
 def full_grids(findings: Findings) -> list[Grid]:
-    """The means and correlations, and where there is something to compare, the comparisons.
+    """The means and correlations, and the comparisons if there are several annotators or runs.
 
-    Comparisons are shown with the first annotator and the first run; the files hold all of them.
+    Comparisons are with the first annotator and the first run; the files hold all of them.
     """
     comparisons = findings.table("comparisons")
     annotators = comparisons.filter(
@@ -195,7 +195,7 @@ def _means_and_correlations(findings: Findings) -> Grid:
     }
     runs = sorted({run for run, _, _ in means})
     several, read = len(runs) > 1, findings.is_read_whole
-    # Where not every figure is over all queries, each says over how many.
+    # If some figures are not over all queries, every figure has its number of queries.
     counts = [row[N] for row in (*means.values(), *cells.values()) if row[N]]
     partial = ["n"] if any(n != findings.queries for n in counts) else []
     title = "Means of ranking measures over queries"
@@ -272,7 +272,7 @@ def _differences(
         return Grid(difference, "", [], [])
     family = comparisons
     if among_runs:
-        # Rows of the first run stand for those of all: corrected together, as the rivals of the first are.
+        # Rows of the first run are corrected like rows of all runs, as its rivals' are.
         family = findings.table("comparisons").filter(pl.col(RUN) != pl.col(RUN_B))
     tests = family.filter(pl.col("tau_p").is_not_nan()).height
     keys = [second, *([other] if comparisons[other].n_unique() > 1 else []), MEASURE]
@@ -436,7 +436,7 @@ def _cell_notes(statistics: pl.DataFrame, names: str) -> list[str]:
 
 
 def prices(findings: Findings) -> Iterator[str]:
-    """What the tokens of the reads done now cost; nothing without prices, or where no server was asked."""
+    """Token costs of the reads done now; empty without prices or without a server."""
     described = {role: findings.summary[role.key] for role in findings.roles}
     asked = {
         role: reader["api"]["cost"]

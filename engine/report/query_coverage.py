@@ -1,18 +1,18 @@
-"""Query coverage: which parts of what users ask have no evaluation query; measured, printed, and as JSON.
+"""Query coverage: topics of user queries without an evaluation query; measured, printed, and as JSON.
 
 Evaluation queries and a sample of user queries are embedded and clustered together; the clusters
-that matter are those with user queries but without an evaluation query.
+that matter have user queries but no evaluation query.
 
 Vectors are clustered by their direction, by spherical k-means of FAISS, the same on every run. The centroid of a cluster
 is its mean direction, and a vector belongs to the centroid of highest cosine (Dhillon & Modha 2001).
 
-A cluster without an evaluation query is uncovered, and so are the user queries in it. With few
-evaluation queries, some clusters are uncovered however the queries were chosen. So every figure is
-compared with its expectation if, given the clusters, the evaluation queries were a random sample of
-all queries without replacement: the number of them in a cluster is then hypergeometric.
+A cluster without an evaluation query is uncovered, and so are its user queries. With few
+evaluation queries, some clusters are uncovered for any choice of queries. So every figure is
+compared with its expectation if, for fixed clusters, the evaluation queries were a random sample of
+all queries without replacement: their number in a cluster is then hypergeometric.
 
 Cluster boundaries are partly arbitrary, so the same queries are clustered several times, and
-figures are means over the clusterings. Given the clusterings, everything said here of one holds for
+figures are means over the clusterings. For fixed clusterings, every statement here also holds for
 the mean.
 """
 
@@ -57,7 +57,7 @@ _ROW = "row"
 Vectors = npt.NDArray[np.float32]
 
 # Each from different random points. On 1,362 questions and 37 clusters, the sums of cosines of
-# single starts differ by 1.5%, those of the best of ten by 0.4%.
+# single starts differ by 1.5%, the sums of the best of ten starts by 0.4%.
 STARTS = 10
 DRAWS = 4_999
 CONFIDENCE = 0.95
@@ -65,7 +65,7 @@ CONFIDENCE = 0.95
 _PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers", "polars", "scipy", "numpy")
 _ALPHA = 0.05
 _ASKED = (QUERY_ID, QUERY)
-# Limits of what is printed; the files hold everything.
+# Limits of the printed lines; the files hold everything.
 _CLUSTERS = 10
 _EXAMPLES_SHOWN = 3
 _CHARACTERS = 60
@@ -188,7 +188,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of what users ask an evaluation covers.
+    """The share of user queries that an evaluation covers.
 
     Attributes:
         clusters: the coverage table, one row per cluster.
@@ -224,7 +224,7 @@ def measure(
         users: the same for the user queries.
         encode: returns the vectors (n, dimensions) of distinct texts.
         clusters: their number; None for the square root of the number of distinct user queries: a cluster
-            then holds, on average, as many of these as there are clusters, so that both grow with a log.
+            then holds, on average, as many user queries as there are clusters, so both grow with a log.
 
     Raises:
         InputError: there are fewer distinct texts than ``clusters``, or FAISS is not installed.
@@ -376,7 +376,7 @@ def sampled(sizes: Ints, sample: int) -> Any:
 
 
 def shown_tables(coverage: Coverage) -> list[Table]:
-    """The largest clusters without evaluation queries, and those with fewer than by chance."""
+    """The largest clusters without evaluation queries, and clusters with fewer than by chance."""
     sparse = (pl.col(EVALUATION_QUERIES) > 0) & (pl.col(P_HOLM) < _ALPHA)
     gaps = {
         "User queries without an evaluation query in their cluster": (
@@ -415,7 +415,7 @@ def _gaps(title: str, rows: pl.DataFrame, f: Figures) -> Table:
 
 
 def lines(coverage: Coverage) -> list[str]:
-    """The lines below the tables: figures, what chance would give, and notes on reading them."""
+    """The lines below the tables: figures, expectations by chance, and notes on reading them."""
     f = coverage.figures
     grain = (
         f"{counted(f.clusters, 'cluster[|s]')} of {counted(coverage.texts, 'distinct text[|s]')}"
@@ -442,7 +442,7 @@ def lines(coverage: Coverage) -> list[str]:
 
 
 def notes(coverage: Coverage) -> Iterator[str]:
-    """What the figures show, and what they do not."""
+    """Notes on the meaning and the limits of the figures."""
     f = coverage.figures
     if f.clusters == 1:
         yield "a single cluster is always covered; use two or more clusters"

@@ -28,7 +28,7 @@ from engine.sources.io.outputs import Outputs, replaced_together
 from engine.sources.runs.export import exported_files, of_scored, write_exports
 from engine.tables import EVALUATED_QUERIES, RANK
 
-# The summary in the words of whoever asked: fields are options to some.
+# The summary in the words of the caller: commands name fields as options.
 Reworded = Callable[[dict[str, Any]], dict[str, Any]]
 _Summarized = Callable[[Evaluation], dict[str, Any]]
 
@@ -45,7 +45,7 @@ _SAME = frozenset(WITHOUT_EFFECT) - {"engine", "base_url", "endpoint"}
 
 
 def outputs(out: Location, settings: Settings) -> Outputs:
-    """What an evaluation under these settings writes or clears, under ``out`` and elsewhere."""
+    """Files and folders that an evaluation under these settings writes or clears, under ``out`` and elsewhere."""
     folder = folder_at(out)
     folders = [CONDITIONS, EXPORTED, SHARDS, BESIDE, *_in_parts(settings)]
     files = [folder.place(name) for name in (*_names(settings), PROGRESS)]
@@ -65,9 +65,9 @@ def refuse_another(
     The same evaluation may be repeated, also with other statistics. Names of readers and functions are compared, not their content.
 
     Args:
-        sha256: digests of its inputs under the first condition, by name; None where they are not known yet,
-            so that settings alone are compared.
-        runs: how many it has, where its inputs are known.
+        sha256: digests of its inputs under the first condition, by name; None before they are computed:
+            then only settings are compared.
+        runs: number of runs, for known inputs.
 
     Raises:
         InputError: the folder holds another evaluation, or the summary of something else; it cannot be read.
@@ -139,10 +139,10 @@ def write_results(
     *,
     reworded: Reworded = lambda content: content,
 ) -> Findings:
-    """Write every table and ``summary.json`` under ``out``, where they replace an earlier evaluation's all together.
+    """Write every table and ``summary.json`` under ``out``, replacing an earlier evaluation's all together.
 
-    Of a ``study``, ``result`` is the first evaluation; the others are written beside it. An earlier page goes with the
-    tables that it shows; whoever called makes the new one (``page.remake``).
+    ``result`` is the first evaluation of a ``study``; the others are written beside it. An earlier page is removed with
+    its tables; the caller makes the new page (``page.remake``).
 
     Raises:
         WriteError: the disk is full, or the place cannot be written; at a path, an earlier evaluation is whole.
@@ -151,7 +151,7 @@ def write_results(
 
     def earlier() -> Iterator[str]:
         evaluations = [result] if study is None else list(study.evaluations.values())
-        # Nothing takes up the shards of functions that nothing is known of.
+        # Shards of functions with unknown code cannot be resumed.
         own = [one.parts.name for one in evaluations if one.parts and one.parts.is_lasting]
         return _earlier(folder_at(out), result.settings, own)
 
@@ -163,7 +163,7 @@ def write_results(
 
 
 def _names(settings: Settings) -> list[str]:
-    # Last those by which an earlier evaluation is known, so that one which is half removed still is.
+    # The files that identify an earlier evaluation are last, so that it is still recognized if half removed.
     whole = (*_OF_QUERIES, _QUERIES, _CLUSTERS, *STATISTICS, *STUDY)
     names = (*_in_parts(settings), *(f"{name}.parquet" for name in whole))
     return [*(name for name in names if name != _LABELS), REPEATED, PAGE, _LABELS, SUMMARY]
@@ -176,7 +176,7 @@ def _in_parts(settings: Settings) -> list[str]:
 
 
 def _earlier(folder: Folder, settings: Settings, shards: Sequence[str]) -> Iterator[str]:
-    """The names of what an earlier evaluation wrote: nothing that a user put there, nor the new ones' own ``shards``."""
+    """Names of files that an earlier evaluation wrote, without the user's files and the new evaluation's ``shards``."""
     yield from (f"{EXPORTED}/{name}" for name in exported_files(folder / EXPORTED))
     yield from page_files(folder)
     folders = folder.folders()
@@ -192,7 +192,7 @@ def _earlier(folder: Folder, settings: Settings, shards: Sequence[str]) -> Itera
     conditions = folder / CONDITIONS
     for name in conditions.folders():
         old = conditions / name
-        # Of evaluations in shards, earlier versions had the labels elsewhere.
+        # Earlier versions kept labels of evaluations in shards elsewhere.
         names = {*old.sizes(), *old.folders()}
         if SUMMARY in names and names & {_LABELS, "query_scores.parquet"}:
             earlier = _earlier(old, settings, [])
@@ -238,7 +238,7 @@ def _write(
 
 
 def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
-    if not frame.is_empty():  # else nobody asked
+    if not frame.is_empty():  # else not requested
         write_parquet(frame, path)
 
 

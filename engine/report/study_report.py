@@ -23,13 +23,13 @@ from engine.report.findings import Findings, costs_of, texts_of
 from engine.report.layout import Grid
 from engine.tables import AUGMENTATION, LABELS_BY, MEASURE, METHOD, READER, RUN, TAU, VALUE, K, N
 
-# What the rows of a table of conditions are by, where its columns are by another.
+# Keys of the rows in a table of conditions, by the key of its columns.
 _OTHERS = {K: (READER, AUGMENTATION), READER: (AUGMENTATION, K), AUGMENTATION: (READER, K)}
 _LONGEST = 60
 
 
 def study_grids(findings: Findings) -> list[Grid]:
-    """Of a study: correlations (means, where nothing was read whole) by condition; then eRAG's across readers."""
+    """Correlations of a study by condition (means, if no list was read whole), and eRAG's correlations across readers."""
     if len(findings.conditions) < 2:
         return []
     grids = [_by_condition(findings), _across_readers(findings), _stand_in(findings)]
@@ -37,7 +37,7 @@ def study_grids(findings: Findings) -> list[Grid]:
 
 
 def study_lines(findings: Findings) -> list[str]:
-    """What the LLM calls of the whole study cost, and what to mind."""
+    """Cost of the LLM calls of the whole study, and notes on it."""
     short, costs = _short(findings), findings.summary["study"]["costs"]
     reads = [
         f"LLM calls of the study, {one['role']} {short[one[READER]]} ({one[AUGMENTATION]}): {layout.calls_line(costs_of(one))}"
@@ -67,14 +67,14 @@ def summarize_study(study: Study, directories: dict[Condition, str]) -> dict[str
 
 
 def short_names(readers: Sequence[str]) -> dict[str, str]:
-    """The last part of each reader's name; the whole of it where that would stand for two."""
+    """The last part of each reader's name; the full name if two readers share the last part."""
     last = {reader: Path(reader).name or reader for reader in readers}
     names = list(last.values())
     return {reader: name if names.count(name) == 1 else reader for reader, name in last.items()}
 
 
 def directory_names(conditions: Sequence[Condition]) -> dict[Condition, str]:
-    """A name for each condition that says what is different in it, fit for a directory."""
+    """A name for each condition, fit for a directory, from the fields in which conditions differ."""
     readers = list(dict.fromkeys(condition.reader for condition in conditions))
     last = {reader: Path(reader).name for reader in readers}
     varied = [len({getattr(c, name) for c in conditions}) > 1 for name in (READER, AUGMENTATION, K)]

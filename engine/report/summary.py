@@ -42,9 +42,9 @@ from engine.version import __version__
 PROMPT_PARTS = "prompt_parts"
 # The digest of the source of a metric that is a function.
 METRIC_CODE = "metric_code_sha256"
-# The file of the summary, what its audit calls the digests of all files, and what ``erag repeat`` writes beside it.
+# The summary's file name, the key of its audit for digests of all files, and the file of ``erag repeat`` beside it.
 SUMMARY, DIGESTS, REPEATED = "summary.json", "results_sha256", "repeated.json"
-# The folder of what an evaluation in shards needs to go on, beside the summary.
+# The folder, beside the summary, with the state of an evaluation in shards, for resuming.
 SHARDS = "shards"
 STATISTICS = ("correlations", "comparisons", "systems", "run_pairs", "unseen", "by_place")
 
@@ -56,8 +56,8 @@ _GIT_SECONDS = 20
 PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")
 
 
-# The counts of ``summary.json``, and what each is where there is no note of that code: the number of
-# things, those of each run, the names concerned, or whether there are any.
+# The counts of ``summary.json``, each with its value in the absence of a note of that code: the number of
+# things, by run, the names concerned, or whether there are any.
 _COUNTS: dict[str, int | bool | list[str] | dict[str, int]] = {
     "queries_without_results": {},
     "queries_without_provenance": 0,
@@ -90,7 +90,7 @@ def summarize(
         {
             "configuration": configuration(settings, evaluation.relevant, files),
             **_roles(evaluation),
-            # Of a function of the user's: the file is otherwise what it always was.
+            # Only for user functions: other summaries do not change.
             **({METRIC_CODE: metric.code or None} if metric.own else {}),
             "counts": _counts(evaluation),
             "notes": notes_by_code(evaluation.notes),
@@ -100,7 +100,7 @@ def summarize(
                 for output, reads in list(evaluation.outputs.commonest.items())[:SHOWN]
             ],
             "seconds": evaluation.seconds,
-            # Where it was done in shards on disk; else the summary is what it always was.
+            # Only for evaluations in shards on disk: other summaries do not change.
             **({"shards": len(evaluation.shards.shards)} if evaluation.parts else {}),
             "primary_measures": evaluation.primary_measures,
             "means": evaluation.means.to_dicts(),
@@ -139,7 +139,7 @@ def digests_of(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def configuration(settings: Settings, relevant: Relevant, files: dict[str, Any]) -> dict[str, Any]:
-    """What was evaluated and how: files, and settings with what their defaults stood for."""
+    """Configuration of the evaluation: files, and settings with the values of defaults."""
     names = settings.labels.names()
     beyond = next((one for one in settings.resolved.listed if one.judges_everything), None)
     return {
@@ -192,7 +192,7 @@ def notes_by_code(notes: Iterable[Note]) -> dict[str, Any]:
 
 
 def describe_reader(reading: Job) -> dict[str, Any]:
-    """Who read, with all that decides what it gives."""
+    """Describe the reader, with everything that determines its outputs."""
     spec, prompt, api = reading.spec, reading.prompt, reading.spec.api
     code = spec.code or code_of_function(spec)
     known = spec.is_reproducible
@@ -215,7 +215,7 @@ def describe_reader(reading: Job) -> dict[str, Any]:
         "max_input_tokens": spec.max_input_tokens,
         "fingerprint": spec.fingerprint,
         "executor": spec.executor or None,
-        # Only where code of the model, or a function, ran: the file is otherwise what it always was.
+        # Only if code of the model, or a function, ran: other summaries do not change.
         **({"code_sha256": code} if code else {}),
         **({"api": _server(reading, api)} if api else {}),
         **({"version": spec.function.reader.version} if spec.function else {}),
@@ -225,7 +225,7 @@ def describe_reader(reading: Job) -> dict[str, Any]:
 
 def _server(reading: Job, api: ApiSpec) -> dict[str, Any]:
     costs = reading.costs
-    # Of answers whose tokens are not known, no price is, nor of all together.
+    # The price is unknown if the tokens of some answers are unknown.
     price = api.settings.cost(costs.prompt_tokens, costs.output_tokens)
     return {
         "host": api.settings.host,
@@ -239,7 +239,7 @@ def _server(reading: Job, api: ApiSpec) -> dict[str, Any]:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """Versions of the engine, of Python, and of packages; None for those that are not installed."""
+    """Versions of the engine, of Python, and of packages; None for packages that are not installed."""
     return {
         "erag-engine": __version__,
         "python": platform.python_version(),
@@ -326,10 +326,10 @@ def name_files(files: InputFiles | None) -> dict[str, Any]:
 
 
 def input_files(named: Mapping[str, str | list[str] | None]) -> list[dict[str, Any]]:
-    """The files of a command: ``role`` (``queries``, ``runs`` …), ``path`` without credentials, ``bytes``, ``sha256``; of
-    a run that begins with comments, these as its ``header``.
+    """The files of a command: ``role`` (``queries``, ``runs`` …), ``path`` without credentials, ``bytes``, ``sha256``;
+    ``header`` holds the comments at the head of a run.
 
-    None for the bytes of a directory, a pipe or an address; for the digest of these, and of a file above ``MOST_BYTES``.
+    ``bytes`` and ``sha256`` are None for a directory, pipe or address, ``sha256`` also for files above ``MOST_BYTES``.
 
     Raises:
         InputError: a file can no longer be read.

@@ -1,6 +1,6 @@
-"""Which retriever to choose, and how sure that is, in a few plain sentences.
+"""Which retriever to choose, and how certain that choice is, in a few plain sentences.
 
-``SENTENCES`` has every sentence that a verdict can have; the functions below decide which of them hold, and fill them.
+``SENTENCES`` has every sentence that a verdict can have; the functions below choose the ones that hold, and fill them in.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _decided(evaluation: Evaluation) -> tuple[str, Choice | None]:
     if choice is None:
         return _of_few_runs(evaluation)
     if evaluation.relevant == "list":
-        # Such labels excuse what a run did not find.
+        # Labels by list excuse documents that a run did not find.
         if choice.annotator:
             return "own_lists", None
         choice = replace(choice, opinions=())
@@ -266,7 +266,7 @@ def _undecided(choice: Choice, bootstrap: Bootstrap) -> list[str]:
 
 
 def _number(needed: int | None, lead: Lead, n: int) -> str:
-    """A number of queries above the n that there are, in two digits: more would say more than is known."""
+    """A number of queries above the present n, rounded to two digits: further digits would be spurious."""
     if needed is None:
         return "no number"
     needed = needed * n // lead.n

@@ -1,7 +1,7 @@
-"""Another name of ``engine``: for programs, and for who looks for the package by the name that it is installed by.
+"""Another name of ``engine``, equal to the name of the installed distribution.
 
-``from erag_engine import evaluate`` gives what ``from engine import evaluate`` does, and modules below it are
-those of ``engine`` themselves, not copies (``import erag_engine.tables``). pyproject.toml installs this folder
+``from erag_engine import evaluate`` is ``from engine import evaluate``, and its submodules are
+the modules of ``engine`` themselves, not copies (``import erag_engine.tables``). pyproject.toml installs this folder
 beside ``engine`` and ``jobs``.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from importlib.machinery import ModuleSpec
 
-# The command begins here: what is imported before it sees to Ctrl-C is little.
+# The command begins here: few imports run before it handles Ctrl-C.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -49,5 +49,5 @@ class _Modules:
         sys.modules[module.__name__] = engine(below)
 
 
-# The first to be asked: a package below is that of ``engine``, in whose folder others would find copies.
+# First on the path: other finders would find copies of subpackages in the folder of ``engine``.
 sys.meta_path.insert(0, _Modules())

@@ -1,4 +1,4 @@
-"""Where this installation's own packages are, and what Python finds by their names."""
+"""Paths of this installation's own packages, and the packages that Python finds by their names."""
 
 from __future__ import annotations
 

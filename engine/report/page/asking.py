@@ -1,4 +1,4 @@
-"""The page of ``erag ask``: people compare what runs give, on queries drawn from strata that labels make."""
+"""The page of ``erag ask``: people compare outputs of runs, on queries drawn from strata that labels form."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _OF_OTHERS = "give the runs that were evaluated, or leave `results` out"
 def write_ask_page(
     inputs: EvaluationInputs, findings: Findings | None, path: Path, *, tasks: int, seed: int
 ) -> str:
-    """Write a page that asks people which run is better, on queries that tell the runs apart; and say how many.
+    """Write a page on which people choose the better run, for queries that tell runs apart; return its size in words.
 
-    Labels of an evaluation of these decide what is asked, and its answers are compared. Without answers that is of
-    each run the first passage that another lacks; without labels all queries are alike.
+    The labels of an evaluation decide the tasks, and its answers are compared. If it has no answers, people
+    compare each run's first passage that another run lacks; without labels all queries are alike.
 
     Raises:
         InputError: no query tells the runs apart, or findings are of other lists.
@@ -43,7 +43,7 @@ def write_ask_page(
     of_all = pl.len().over(QUERY_ID, DOC_ID) == len(names)
     runs = inputs.runs.with_columns(of_all.alias("common"))
     ranked = runs.sort(tables.RANK) if of_answers else runs.sort("common", tables.RANK)
-    # ``output`` is what a run gives: an answer, or the id of a passage.
+    # ``output`` is a run's answer, or the id of its passage.
     ids = pl.col(DOC_ID) if of_answers else pl.col(DOC_ID).head(1)
     by_run = ranked.group_by(QUERY_ID, RUN, maintain_order=True)
     given = by_run.agg(ids, pl.col(DOC_ID).first().alias(OUTPUT), pl.col("common").first())
@@ -63,7 +63,7 @@ def write_ask_page(
     given = given.join(queries, on=QUERY_ID, how="semi").sort(QUERY_ID, RUN)
     whole = given.filter(pl.len().over(QUERY_ID) == len(names))
     differing = whole.filter(pl.col(OUTPUT).n_unique().over(QUERY_ID) > 1)
-    if not of_answers:  # a passage that all list is not the work of one
+    if not of_answers:  # a passage that all runs list distinguishes none
         differing = differing.filter(~pl.col("common").any().over(QUERY_ID))
     if differing.is_empty():
         problem = f"no query has other {'answers' if of_answers else 'passages'} by {listed(names)}"
@@ -82,7 +82,7 @@ def write_ask_page(
         "sides": sides[rng.permutation(sides.height)].to_dicts(),
         "passages": inputs.corpus.filter(named).to_dicts(),
     }
-    # Of these tasks and no other: a browser keeps judgments by it, and runs no script without it.
+    # The key of exactly these tasks: a browser keeps judgments by it, and runs no script without it.
     key = hashlib.sha256(str(data).encode("utf-8", "surrogatepass")).hexdigest()
     texts = {"data": data, "key": key, "script": as_it_is(source("asking.js"))}
     write_text(rendered("asking.html.j2", (), single_file=True, settings={}, **texts), path)
@@ -107,9 +107,9 @@ def _answered(given: pl.DataFrame, findings: Findings, k: int | None) -> pl.Data
 
 
 def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
-    """Which run the first label prefers on each query, and whether others do: of answers, scores of them and of lists.
+    """The run that the first label prefers on each query, and whether others differ; answers have list scores, too.
 
-    With ``labels``: the share of each run in what labels prefer, less its mean; the first counts as much as all others.
+    ``labels``: each run's share of the labels' preferences, less its mean; the first counts as much as all others.
     """
     queries, names = given.select(QUERY_ID).unique().sort(QUERY_ID), given[RUN].unique().sort()
     if findings is None:
@@ -130,7 +130,7 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
         raise InputError(problem, _OF_OTHERS, "results.unlabelled", path=findings.folder)
     best = pl.col(RUN).filter(pl.col(VALUE) == pl.col(VALUE).max()).sort()
     is_disputed = pl.when(pl.col(STRATUM).n_unique() > 1)
-    # Of the first label, and of the others together.
+    # Mean of the first label and the mean of the others.
     votes = [pl.col(STRATUM).list.contains(name) / pl.col(STRATUM).list.len() for name in names]
     shares = [(of.first() + of.slice(1).mean().fill_null(of.first())) / 2 for of in votes]
     first = pl.col(STRATUM).first().list.join(_ALIKE)
@@ -144,7 +144,7 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
             pl.concat_list(shares).alias("labels"),
         )
     )
-    # Sparse labels, as those of qrels, may cover what all runs show on no query at all.
+    # Sparse labels, such as qrels, may cover no query's shown passages in full.
     voted = queries.join(found, on=QUERY_ID, how="left", maintain_order="left")
     shares = [pl.col("labels").list.get(place) for place in range(len(names))]
     centred = [(share - share.mean()).fill_null(0.0) for share in shares]
@@ -153,15 +153,15 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
 
 
 def draw_tasks(strata: pl.DataFrame, tasks: int, rng: np.random.Generator) -> pl.DataFrame:
-    """Tasks in a random order, with the ``probability`` of each, and a ``random`` part that has all queries alike.
+    """Tasks in random order, with a ``probability`` each, and a ``random`` part drawn from all queries alike.
 
-    All strata have their share, or more where labels disagree, as exactly as whole numbers allow.
+    All strata have their share, or more if labels disagree, as exactly as whole numbers allow.
     """
     strata = strata[rng.permutation(strata.height)].sort(STRATUM, maintain_order=True)
     tasks, is_disputed = min(tasks, strata.height), strata[STRATUM].str.ends_with(_DISPUTED)
     odds = np.where(is_disputed, _ODDS, 1.0)
     chances = np.minimum(1.0, tasks * odds / odds.sum())
-    # Where all disputed ones are drawn, the others have the rest.
+    # If all disputed queries are drawn, the others have the rest.
     chances[odds == 1] = (tasks - chances[odds > 1].sum()) / max(1, (odds == 1).sum())
     drawn = strata.with_columns(pl.Series(PROBABILITY, chances)).filter(_drawn(chances, rng))
     alike = 1 / drawn[PROBABILITY].to_numpy()

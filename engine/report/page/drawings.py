@@ -1,4 +1,4 @@
-"""What each picture of an evaluation's page shows, and how it is drawn on an empty figure."""
+"""The pictures of an evaluation's page: their data, and drawing them on an empty figure."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def _of_annotators(first: str, pairs: Sequence[_Pair]) -> Drawing:
 
 
 def _at_each_k(findings: Findings) -> pl.DataFrame:
-    # The cutoff of the measure follows k, so that it is the first of each k.
+    # The cutoff of the measure follows k, so the first row of a k has it.
     return (
         findings.table("conditions")
         .filter(pl.col("run").eq_missing(findings.best_run), pl.col("n") > 0)
@@ -308,9 +308,9 @@ class _Pair(NamedTuple):
 
 
 def by_rank(findings: Findings) -> pl.DataFrame:
-    """Of the best run: by annotator and rank, the share of passages with a label above 0, and of how many.
+    """Share of the best run's passages with a label above 0, by annotator and rank, and their number.
 
-    Columns ``annotator``, ``rank``, ``share``, ``n``; empty where the page has no passages.
+    Columns ``annotator``, ``rank``, ``share``, ``n``; empty if the page has no passages.
     """
     if findings.sources is None or findings.complete_traces.is_empty():
         return pl.DataFrame()
@@ -361,7 +361,7 @@ def _binned(findings: Findings, annotator: str) -> _Bins:
     paired = (
         scores.drop(RUN).join(whole.select(QUERY_ID, tables.VALUE), on=QUERY_ID).sort("measure")
     )
-    # The place of the middle one of equal values decides for all of them.
+    # Equal values share a bin, by the middle place among them.
     place = (pl.col("measure").rank("average") - 0.5) / pl.len()
     grouped = paired.with_columns((place * _BINS).floor().clip(0, _BINS - 1).alias("bin"))
     return [

@@ -1,4 +1,4 @@
-"""The top of a page: the answer, the runs, how far the annotators can be trusted, what it cost; groups of queries.
+"""The top of a page: the answer, the runs, the reliability of annotators, costs; groups of queries.
 
 Queries are grouped by further fields of their file, and by the length of the question.
 """
@@ -27,16 +27,16 @@ _LONGEST_OUTPUT = 80
 # So many undecided runs are counted, and fewer named.
 _NAMED = 3
 WORDS = "words of the question"
-# Groups of a field at most, queries of the smallest group that is shown, and runs at most.
+# Limits: groups of a field, queries in the smallest group, and runs.
 _MOST, _LEAST, _MOST_RUNS = 12, 5, 20
-# Numbers of a field that have a group each; of more, quarters have one.
+# A field with at most this many numbers has a group for each number; with more, a group for each quarter.
 _MOST_NUMBERS = 4
 _NUMBER, _DATE = re.compile(r"[-+]?\d+(\.\d+)?"), re.compile(r"\d{4}-\d\d(-\d\d.*)?")
 
 
 @dataclass(frozen=True)
 class Slices:
-    """Groups of queries by a field: their names in order, and the place of each query's group among them."""
+    """Groups of queries by a field: group names in order, and the place of each query's group among them."""
 
     field: str
     names: Sequence[str]
@@ -53,7 +53,7 @@ def said(findings: Findings) -> list[str]:
 
 
 def answer(findings: Findings) -> Answer:
-    """Which run to take, what that may cost, how sure it is, and what it cost to know."""
+    """The run to choose, the possible loss and the certainty of that choice, and the cost of the evaluation."""
     summary = findings.summary
     headline, *reasons = said(findings)
     lost = verdict.loss(summary["verdict"] or {}, findings.confidence)
@@ -69,7 +69,7 @@ def answer(findings: Findings) -> Answer:
 
 
 def _decision(findings: Findings, lost: str) -> str:
-    """What the choice of the best run may cost, or of another one that of others at least; else how much is ``lost``."""
+    """The possible loss by choosing the best run, or the least loss by choosing another; else the text ``lost``."""
     choice, leads = findings.summary["verdict"], findings.leads.values()
     if not leads or not all(math.isfinite(lead["low"]) for lead in leads):
         return lost
@@ -100,7 +100,7 @@ def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
     pictures follow each other.
     """
     measures = [_measures(findings)] if findings.primary_measures else []
-    # Without correlations the table of them has means alone, which ``measures`` has with intervals.
+    # The table of correlations has only means without correlations; ``measures`` has these with intervals.
     shown = {"unseen", "places", *(() if findings.is_read_whole else ("correlations",))}
     yield Part("runs", "Runs", "The runs", [_leaderboard(findings), *measures])
     if findings.wholes and findings.annotators:
@@ -190,17 +190,17 @@ def _outputs(findings: Findings) -> Grid:
 
 
 def notes(findings: Findings) -> list[str]:
-    """What qualifies the figures, a sentence each."""
+    """Notes that qualify the figures, a sentence each."""
     gone = bool(conditions_of(findings.summary)) and not findings.conditions
     lacking = ["the tables of the study are left out: not all of its conditions are in this folder"]
     return [sentence(text) for text in [*findings.notes, *lacking * gone]]
 
 
 def slices(findings: Findings) -> list[Slices]:
-    """The groups by every field that makes at least two, and at most ``_MOST``.
+    """The groups by every field that has between two groups and ``_MOST``.
 
-    Of a field of more than ``_MOST_NUMBERS`` numbers, each group has about a quarter; of more dates, a year. None without
-    passages.
+    A group is about a quarter of the queries for more than ``_MOST_NUMBERS`` numbers, and a year for many dates. Empty
+    without passages.
     """
     if findings.sources is None:
         return []
@@ -237,9 +237,9 @@ def _grouped(values: Mapping[str, str]) -> dict[str, tuple[float, str]]:
 
 
 def slices_grid(findings: Findings, made: Sequence[Slices]) -> Grid:
-    """The mean score that decides of every run in each group of at least ``_LEAST`` queries, with its interval.
+    """Mean score of every run, with its interval, in each group of at least ``_LEAST`` queries.
 
-    Of a field with fewer than two of these there is nothing to compare, and no row.
+    A field with fewer than two such groups has no row: there is nothing to compare.
     """
     runs, scores = findings.runs[:_MOST_RUNS], findings.downstream
     score = f"end-to-end score ({findings.metric})"

@@ -1,4 +1,4 @@
-"""The pictures of pages: their colours and markers, what drawings have in common, and drawing them by matplotlib.
+"""The pictures of pages: colours, markers, shared parts of drawings, and rendering by matplotlib.
 
 A picture is an SVG that follows the page's colours, and a file for papers.
 """
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 # that colour is never the only sign. The page maps them to lighter ones on a dark ground.
 INK, FAINT = "#1f2328", "#d1d9e0"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-# Letters of a name in a picture, and of a line of it beside a row.
+# Most letters of a name in a picture, and of a line beside a row.
 _LONGEST, _LINE = 80, 28
 MARKERS = ("o", "s", "^", "D", "v", "P")
-# Families with scripts that DejaVu Sans lacks, of which the system's are used; those with Hangul have a glyph where others lack one.
+# System fonts for scripts that DejaVu Sans lacks; fonts with Hangul come first: they have glyphs that others lack.
 _FURTHER_FONTS = re.compile(
     "CJK KR|Sans KR|Nanum|Malgun|SD Gothic|CJK|Source Han|Sans (JP|SC|TC)|WenQuanYi|Hei|Gothic|Droid Sans Fallback"
     "|Devanagari|Thai|Bengali|Arial Unicode|Unifont"
@@ -153,7 +153,7 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 
 
 def add_legend(figure: Figure, axes: Axes, entries: int) -> None:
-    """Say above the picture what each sign means, where there is more than one."""
+    """Add a legend above the picture if it has several signs."""
     if entries > 1:
         handles, labels = axes.get_legend_handles_labels()
         shown = [textwrap.fill(label_of(label), 2 * _LINE) for label in labels]
@@ -167,7 +167,7 @@ def add_legend(figure: Figure, axes: Axes, entries: int) -> None:
 
 def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
     """Draw pictures; as PNG, too, with ``with_png``."""
-    # Where the home directory cannot be written, matplotlib would say so, and look through all fonts each time.
+    # If the home directory is read-only, matplotlib would print a warning, and scan all fonts each time.
     os.environ.setdefault("MPLCONFIGDIR", str(cache_directory() / "matplotlib"))
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib
@@ -177,7 +177,7 @@ def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
     # A list of families: of a generic one, matplotlib would look for glyphs in its first alone.
     fonts = ["DejaVu Sans", *filter(_FURTHER_FONTS.search, installed), "sans-serif"]
     drawn = []
-    # Of a glyph that no font has, a box stands in the picture; nobody is helped by a line for each.
+    # Glyphs that no font has become boxes in the picture; a warning for each would help no user.
     with matplotlib.rc_context(_STYLE | {"font.family": fonts}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for drawing in drawings:

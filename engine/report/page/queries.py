@@ -1,6 +1,6 @@
-"""The queries of a page: a row each for the table, and what stands behind it, in scripts loaded on demand.
+"""The queries of a page: a row each for the table, and details in scripts loaded on demand.
 
-Behind it stands, for every call, what a reader was sent and what that took.
+Details include, for every call, its prompt, passages and cost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from engine.report.summary import PROMPT_PARTS
 from engine.statistics.single_labels import SUCCESS
 from engine.tables import DOC_ID, LABEL, OUTPUT, QUERY_ID, RANK, READ_KEY, RUN, TEXT, TITLE, VALUE
 
-# More queries than these, those of least disagreement, are left out of the table: a page stays below 5 MB.
+# Larger tables drop the queries of least disagreement: a page stays below 5 MB.
 MOST_QUERIES = 20_000
 # Letters of a script with details: parsed in a moment, and not one file for each query. Letters of an answer and of an
 # output in the table.
@@ -36,23 +36,23 @@ _LETTERS, _SHOWN = 400_000, 90
 Pair = tuple[str, str]
 
 
-# Kinds of queries that one may want to see; the page's script names them, and says what each means.
+# Kinds of queries to filter by; the page's script names and explains them.
 FILTERS = ("useful_absent", "present_useless", "list_fails", "single_fails")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A query in the table, in the order in which the page's script has it.
+    """A query in the table, with fields in the order that the page's script expects.
 
     Attributes:
-        query_id, text: the query; an empty text where the page has none.
+        query_id, text: the query; an empty text if the page has none.
         scores, measures: by run, in the order of ``Findings.runs``: the end-to-end score, and the first
-            annotator's primary measure; None where there is none.
-        useful, holding: listed passages from which the reader answers, and those that contain the answer;
-            None where nobody looked.
+            annotator's primary measure; None for missing values.
+        useful, holding: number of listed passages from which the reader answers, and that contain the answer;
+            None if not checked.
         kinds: the keys of the filters that let it through.
         part: the number of the script with its details; 0 for none.
-        answers, outputs: the first gold answer and how many more, and the output of each run, as far as there is room.
+        answers, outputs: the first gold answer and how many more, and the output of every run, as far as there is room.
         groups: the place of its group in each of ``slices``; None without one.
     """
 
@@ -70,7 +70,7 @@ class Row:
 
 
 def filters(findings: Findings) -> list[str]:
-    """The filters that can let something through, by what was labelled and read."""
+    """The filters that can match a query, by the labels and reads of the evaluation."""
     if findings.sources is None:
         return []
     by_reader, by_answer = _looked(findings)
@@ -150,7 +150,7 @@ class _Scores:
         self.known = {query_id for _, query_id in (*self._end_to_end, *self._measures)}
 
     def row(self, query_id: str) -> Row:
-        """A query's row, without what its labels and texts tell."""
+        """A query's row, before its labels and texts are added."""
         whole = [self._end_to_end.get((run, query_id), (None, None)) for run in self._runs]
         return Row(
             query_id,
@@ -176,7 +176,7 @@ def _prompts_of(findings: Findings) -> list[tuple[str, dict[str, Any]]]:
 
 
 class _Calls:
-    """Looks calls up. The prompt of a call is known where its text has the key that the call is stored under."""
+    """Look up calls. The prompt of a call is available if its text has the key that the call is stored under."""
 
     def __init__(self, findings: Findings) -> None:
         self._prompts = [(key, Prompt.of(parts)) for key, parts in _prompts_of(findings)]
@@ -201,8 +201,8 @@ class _Calls:
             self._keys[query_id, tuple(doc_ids)].append(key)
 
     def of_key(self, key: str, query: str, passages: Sequence[tuple[str, str]]) -> list[Any] | None:
-        """A call: the place of its prompt (None where its text is not known), the tokens of prompt and output, whether
-        the prompt was cut, the thought, and the seconds; what is None at its end is left out.
+        """A call: the place of its prompt (None if its text is unknown), the tokens of prompt and output, whether
+        the prompt was cut, the thought, and the seconds; trailing None values are dropped.
         """
         if key not in self._calls:
             return None
@@ -224,7 +224,7 @@ class _Calls:
     def of_list(
         self, query_id: str, query: str, doc_ids: Sequence[str], passages: Sequence[tuple[str, str]]
     ) -> list[Any] | None:
-        """The reader's call of a list; None where it cannot be told from calls in other roles."""
+        """The reader's call of a list; None if other roles made the same calls."""
         keys = dict.fromkeys(self._keys.get((query_id, tuple(doc_ids)), []))
         calls = [call for key in keys if (call := self.of_key(key, query, passages))]
         found = [call for call in calls if call[0] == 0] or calls
@@ -238,7 +238,7 @@ class _Details:
         self._by_reader, self._by_answer = _looked(findings)
         settings = findings.configuration
         most = settings["end_to_end_k"] or settings["k"]
-        # Of how many passages lists are read: where a budget of tokens decides, each has its own.
+        # Number of passages in a list that is read; under a budget of tokens, each list has its own.
         self._most = int(settings["k"] if isinstance(most, str) else most)
         self._own: dict[Pair, int] = {}
         self.listed: dict[str, dict[str, list[str]]] = defaultdict(dict)

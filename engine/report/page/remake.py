@@ -27,15 +27,15 @@ from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import sole_writer
 
-# Where the summary of a study says that its main condition is.
+# Path of the main condition in the summary of a study.
 _HERE = "."
 
 
 def make_page(found: Findings, out: Location) -> None:
-    """Make the page of results that were just written, of their folder, and the pages of a study's other conditions.
+    """Make the page of results that were just written, and the pages of a study's other conditions.
 
-    Results at an address are not read again: there, a page is made of what is in memory. Without the extra ``page``
-    there is none.
+    Results at an address are not read again: their page comes from memory. No page is made without the extra
+    ``page``.
 
     Raises:
         WriteError: the disk is full, or the place cannot be written; the results are whole, and have no page.
@@ -63,12 +63,12 @@ def make_page_of_all(found: Together, out: Location, settings: Mapping[str, obje
 
 
 def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
-    """Make the page of an evaluation again, and those of the other conditions where it is a study.
+    """Make the page of an evaluation again, and the pages of a study's other conditions.
 
-    With ``passages``, for which the evaluation's inputs are read again, queries are shown with theirs.
+    ``passages``: whether to read the evaluation's inputs again and show the passages of queries.
 
     Raises:
-        InputError: the folder holds no evaluation; an input is gone, or is not what was evaluated.
+        InputError: the folder holds no evaluation; an input is gone, or has changed since the evaluation.
     """
     render.require_page()
     findings = read_findings(folder, None)
@@ -95,7 +95,7 @@ def _places(summary: Mapping[str, Any]) -> list[str]:
 def _replace_pages(
     conditions: Mapping[str, Findings], out: Folder, *, single_file: bool = False
 ) -> Written:
-    """Put the page of each condition into its folder, that of the main one last, since it leads to the others."""
+    """Put the pages of conditions into their folders; the main page comes last, since it links to the others."""
     *others, main = sorted(conditions, key=lambda name: name == _HERE)
     write = partial(write_page, single_file=single_file)
     for name in others:

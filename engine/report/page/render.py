@@ -28,14 +28,14 @@ from engine.sources.io.locations import Location
 from engine.sources.io.outputs import replaced_together
 
 MARKDOWN = ".md"
-# What a picture within a page can do without: who made it, names that nothing refers to, turns by nothing, blanks.
+# Parts of a picture that a page does not need: metadata, names without references, rotations by 0, blanks.
 _NEEDLESS = re.compile(
     r'<metadata>.*?</metadata>| id="[\w.]+_\d{1,5}"| transform="rotate\(-0 [^"]*"|(?<=\n) +',
     re.DOTALL,
 )
 _TAG, _BEYOND_HUNDREDTHS = re.compile(r"<[^>]+>"), re.compile(r"(?<=\.\d\d)\d+")
 _FAMILY = re.compile(r"font-family: [^;\"]+; ")
-# What spreadsheets calculate, but for numbers, with an interval or a percent sign.
+# Cells that spreadsheets would calculate, except for numbers, with an interval or a percent sign.
 _FORMULA = re.compile(r"[=@\t\r]|[-+](?!\d[\d.,]*%?( \[[-+\d.,% ]*\])?$)")
 # Accents by their combining sign, and other signs, as LaTeX has them for fonts of any encoding.
 _MARKS = "\u0300\u0301\u0302\u0303\u0304\u0307\u0308\u030a\u030b\u030c\u0327"
@@ -84,10 +84,10 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """A section of a page: ``name`` is of the place that links lead to, ``short`` their text, none for no link.
+    """A section of a page: ``name`` is the target of its links, ``short`` their text, empty for no link.
 
-    Pictures are named. What is ``folded`` opens when its title, the part's, is chosen. A ``label`` names the tables to
-    who hears the page, in place of headings.
+    Pictures are named. A ``folded`` part opens by a click on its title. A ``label`` names the tables for screen
+    readers, in place of headings.
     """
 
     name: str
@@ -230,7 +230,7 @@ def _for_the_page(drawn: Sequence[Picture]) -> dict[str, Picture]:
     }
     found = {}
     for picture in drawn:
-        # From the element on: a prolog has no place within a page. Names in it are matplotlib's to escape.
+        # Cut the prolog, which a page must not contain. matplotlib escapes the names in it.
         svg = _slim(picture.svg[picture.svg.index("<svg") :])
         for colour, variable in colours.items():
             svg = svg.replace(colour, variable)
@@ -270,11 +270,11 @@ def markdown(grid: Grid) -> str:
 def latex(grid: Grid) -> str:
     """The table in LaTeX, in ASCII, with the rules of the package booktabs.
 
-    Its caption is one sentence, the title if there is one; what else is to be known stands below.
+    Its caption is one sentence, the title if there is one; further sentences stand below.
     """
     columns = "l" * grid.names + "r" * (len(grid.head) - grid.names)
     head, *rows = [" & ".join(map(_as_latex, row)) + r" \\" for row in (grid.head, *grid.rows)]
-    # After a rule or the end of a row, a bracket or star would be an option of these.
+    # After a rule or the end of a row, LaTeX would take a bracket or star for its option.
     rows = [f"{{}}{row}" if row[0] in "[*" else row for row in rows]
     caption, *below = _BETWEEN_SENTENCES.split(grid.caption.strip(), maxsplit=1)
     if grid.title not in ("", grid.caption):
@@ -321,7 +321,7 @@ def _letter(letter: str) -> str:
 
 
 def comma_separated(grid: Grid) -> str:
-    """The table in CSV (RFC 4180), without its caption; a spreadsheet takes no text of it for a formula."""
+    """The table in CSV (RFC 4180), without its caption; spreadsheets take no text in it for a formula."""
     content = io.StringIO()
     writer = csv.writer(content)
     for row in [grid.head, *grid.rows]:

@@ -1,4 +1,4 @@
-"""What a plan is asked, what it says that an evaluation will take, and how people and programs read that."""
+"""Settings of a plan, its forecast of an evaluation's cost, and output of the forecast for people and programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SINGLE_PASSAGES, WHOLE_LISTS = "single passages", "whole lists"
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings(Checked):
-    """What a plan is asked.
+    """Settings of a plan.
 
     Attributes:
         pace: Folder or address of the results of an earlier evaluation: LLM calls are taken to be as fast as there.
@@ -53,17 +53,17 @@ class PlanSettings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """Reads of one kind: what a line of the plan says.
+    """Reads of one kind: a line of the plan.
 
     Attributes:
-        name: "single passages", "whole lists", or who reads.
-        asked: reads that the evaluation asks for, of every run, with those that are equal.
-        stored: distinct reads that the store has.
-        left: distinct reads that are to be done.
-        prompt_tokens: of these; None where nobody knows.
-        output_tokens: of these at most; None where nobody knows.
-        seconds: of the reader, for these; None where nobody knows.
-        token_price: of their tokens at most, which are asked of a server; None where no price is known.
+        name: "single passages", "whole lists", or the role that reads.
+        asked: reads of every run, with duplicates.
+        stored: distinct reads in the store.
+        left: distinct reads still to do.
+        prompt_tokens: tokens of the prompts left to read; None if unknown.
+        output_tokens: upper bound on tokens of the outputs left; None if unknown.
+        seconds: reader's seconds for the reads left; None if unknown.
+        token_price: upper bound on the price of their tokens from a server; None without a price.
     """
 
     reader: str
@@ -102,14 +102,14 @@ _WAYS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What an evaluation will take.
+    """Forecast of the cost of an evaluation.
 
     Attributes:
-        sampled: how many of these the counts are taken from, where not from all.
-        pace: the results of the evaluation that time is taken from; None where nothing says it.
-        start: seconds until the actors read, and in which they load further models; of each actor.
-        peak: memory of an actor in bytes: measured at that pace, or what it is taken to need; 0 without a model.
-        price_per_hour: of an actor; None where no price, or no pace, is known.
+        sampled: number of queries in the sample; None if all were counted.
+        pace: the results of the evaluation that sets the pace; None without a pace.
+        start: seconds until the actors read, including loads of further models; per actor.
+        peak: memory of an actor in bytes, measured at that pace or estimated; 0 without a model.
+        price_per_hour: of an actor; None without a price or a pace.
         ways: to read less, down to their shares, and at most all.
     """
 
@@ -132,11 +132,11 @@ class Forecast:
 
     @property
     def is_priced(self) -> bool:
-        """Whether a price is known, of an actor or of tokens."""
+        """Whether actors or tokens have a price."""
         return self.price_per_hour is not None or self.all.token_price is not None
 
     def seconds(self, actors: int, kind: Kind | None = None) -> float | None:
-        """Wall-clock seconds of reading with so many actors, each like those of the earlier evaluation."""
+        """Wall-clock seconds of reading with this many actors, each as fast as in the earlier evaluation."""
         reading = (kind or self.all).seconds
         return None if reading is None else self.start + reading / actors
 
@@ -161,7 +161,7 @@ def add_up(kinds: Sequence[Kind], reader: str = "", way: Way = ALL, name: str = 
 
 
 _MINUTE, _GIB = 60.0, 2**30
-# Up to so many, seconds are given as such, and as minutes; and less than so many are not told apart.
+# Durations up to these bounds are printed in seconds and minutes; shorter ones than ``_LEAST`` look alike.
 _AS_SECONDS, _AS_MINUTES, _LEAST = 100.0, 100 * _MINUTE, 0.1
 # Rows of the table; kinds of several readers are added up where there would be more.
 _MOST_ROWS = 8
@@ -179,9 +179,9 @@ def shown(forecast: Forecast) -> list[Table | str]:
 
 
 def content(forecast: Forecast) -> dict[str, Any]:
-    """The plan's figures as JSON has them; what is not known is null.
+    """The plan's figures for JSON; unknown figures are null.
 
-    ``reads`` has the totals of ``kinds``. Without a pace there are no ``seconds`` and no ``cost``.
+    ``reads`` has the totals of ``kinds``. ``seconds`` and ``cost`` need a pace.
     """
     seconds, cost = forecast.seconds(forecast.actors), _cost(forecast)
     return {

@@ -1,9 +1,9 @@
-"""The plan of an evaluation: its reads are counted, and what they take follows from the pace of an earlier one.
+"""Plan an evaluation: count its reads, and estimate their cost from the pace of an earlier evaluation.
 
-Counted is which reads an evaluation wants, how many of them are equal or stored, and what is left, by kind. One that is
-too large for one process is counted by a sample of its queries: whole ranges of buckets, as shards are, in places far
-from each other. Queries of equal text are together, and a store that has the reads of the first shards alone counts as
-what it is. The pace, how long LLM calls took there, is in the ``summary.json`` of the earlier evaluation.
+By kind, the plan counts the reads that an evaluation wants, duplicates, stored reads, and reads left to do. A larger
+evaluation than one process holds is counted by a sample of its queries: whole ranges of buckets, like shards, spread
+over the whole. Queries of equal text are in one bucket, and a store that has the first shards alone counts with its
+true share. The pace, the seconds of earlier LLM calls, is in the ``summary.json`` of the earlier evaluation.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ _WHOLE, _DRAWN = "whole", "drawn"
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Some of the queries of an evaluation, with all that is listed for them.
+    """A sample of an evaluation's queries, with all of their listed passages.
 
     Attributes:
-        inputs: of these queries, without the tables of annotators.
-        spans: the ranges of buckets that they are, with the ids of their queries.
+        inputs: inputs of the sample, without the tables of annotators.
+        spans: the ranges of buckets of the sample, with the ids of their queries.
         pairs: pairs of query and listed passage in the whole, for each in the sample.
         lists: queries in the whole, for each in the sample.
     """
@@ -85,7 +85,7 @@ class Sample:
 
 
 class Counted(NamedTuple):
-    """The reads of a job on single passages or on whole lists, and the share of those left that ``LISTS`` needs."""
+    """The reads of a job on single passages or on whole lists, and the share of the reads left that ``LISTS`` needs."""
 
     job: Job
     is_whole: bool
@@ -107,10 +107,10 @@ def count_reads(
     *,
     sample: Sample | None = None,
 ) -> Iterator[Counted]:
-    """Count the reads of an evaluation, or of a study: of each job, by kind; inputs are at the largest cutoff.
+    """Count the reads of an evaluation or a study, per job and kind; inputs are at the largest cutoff.
 
     Raises:
-        InputError: as ``check``, of a sample only what concerns its reads; or a reader cannot be
+        InputError: as ``check``, of a sample only faults that concern its reads; or a reader cannot be
             used.
     """
     for settings in conditions if sample is None else ():
@@ -123,7 +123,7 @@ def count_reads(
         same = [entry for entry in asked if entry.job.identity == job.identity]
         reads = pl.concat([entry.reads for entry in same]).unique(maintain_order=True)
         wanted = job.wanted(reads, inputs.queries, inputs.corpus)
-        # A list of one passage that is read alone too is the same read, as is one of none.
+        # A list of one passage equals the read of that passage alone; an empty list equals the closed-book read.
         least = 1 - any(ask.closed for ask in asks if ask.role == job.ask.role)
         is_read = pl.lit(any(entry.singles for entry in same))
         alone = pl.col(DOC_IDS).list.len().is_between(least, 1) & is_read
@@ -151,7 +151,7 @@ def _kind(
 ) -> Kind:
     spec, count, prompt, output = job.spec, round(left.len() * times), None, None
     if (tokens := prompt_tokens(spec, left)) is not None:
-        # Nothing is written behind a prompt whose continuation is given.
+        # A given continuation is scored, so no output is generated.
         most = 0 if spec.scores == "target" else spec.most_new_tokens
         prompt, output = round(tokens * times), count * most
     title = job.ask.role.title.removeprefix("the ")
@@ -196,19 +196,19 @@ def _stored(place: Folder, job: Job, distinct: pl.DataFrame, sample: Sample | No
     return pl.concat([earlier, *(reads[[READ_KEY]] for reads in stored)])
 
 
-# Places that a sample is taken from; and which part of a shard it is at most, since its prompts are held
+# Number of places of a sample. It has at most 1/_PART of a shard's pairs, since its prompts are held
 # beside the keys of all queries.
 _PLACES, _PART = 16, 2
 
 
 def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> Sample:
-    """A sample of at most about half of the pairs that a shard has.
+    """Take a sample with at most about half of a shard's pairs.
 
-    Runs are read, checked and cut part after part, as for shards, in a temporary folder; of the corpus the
-    passages that the sample lists are kept.
+    Runs are read, checked and cut in parts, as for shards, in a temporary folder. The corpus keeps only passages that
+    the sample lists are kept.
 
     Raises:
-        InputError: as ``inputs.read_inputs``; of documents that the corpus lacks, for those of the sample.
+        InputError: as ``inputs.read_inputs``; for documents that the corpus lacks, only documents in the sample.
     """
     place = Path(tempfile.gettempdir()) / "erag-plan"
     with reported_writing(place), temporary_directory(place) as folder:
@@ -268,7 +268,7 @@ def _read(
 
 
 _REMEDY = "name the results of an evaluation that made LLM calls of its own"
-# What decides how fast LLM calls are: of a reader, of actors, and of a machine, as summary.json has it.
+# Properties of a reader, of actors and of a machine that determine the speed of LLM calls, by keys of summary.json.
 _OF_READERS = {"weights_sha256": "weights", "prompt_sha256": "prompt", "name": "name"} | {
     name: name for name in ("augmentation", "dtype", "engine", "executor", "max_new_tokens")
 }
@@ -278,7 +278,7 @@ _OF_MACHINES = ("processor", "cpus", "gpus")
 
 @dataclass(frozen=True, eq=False)
 class RolePace:
-    """What the reads of a role took; ``reader``: who did them, as ``summary.json`` describes it."""
+    """Costs of a role's reads; ``reader``: the description of its reader in ``summary.json``."""
 
     reader: Mapping[str, Any]
     costs: ReadingCosts
@@ -294,8 +294,8 @@ class RolePace:
         return max(0.0, self.costs.seconds - self.costs.reader_seconds / self.actors)
 
     def timed(self, counted: Counted) -> Kind:
-        """Reads with their seconds: in proportion to the tokens of their prompts, where these are counted as they were
-        there, else to their number. Without them where it has no reads of the kind.
+        """Reads with their seconds: in proportion to their prompt tokens if the earlier evaluation counted tokens,
+        else to their number. The seconds are None if it has no reads of the kind.
         """
         costs = self.costs.kinds.get(WHOLE if counted.is_whole else SINGLE)
         kind, spec = counted.kind, counted.job.spec
@@ -309,7 +309,7 @@ class RolePace:
         return replace(kind, seconds=amount * costs.reader_seconds / done)
 
     def differences(self, job: Job) -> list[str]:
-        """What is different of the reader of a job that is planned."""
+        """Differences between this reader and the reader of a planned job."""
         planned = jsonable(describe_reader(job))
         planned["augmentation"] = "fid" if job.prompt.fused else "in-prompt"
         return [name for key, name in _OF_READERS.items() if _differ(self.reader, planned, key)]
@@ -328,12 +328,12 @@ class Pace:
         return max(one.actors for _, one in self.roles)
 
     def of(self, job: Job) -> RolePace | None:
-        """That of the job's role, of the reader that is most like its own; None where nobody read in that role."""
+        """Pace of the job's role, of the most similar reader; None if that role made no reads."""
         of_role = [one for role, one in self.roles if role == job.ask.role.name]
         return min(of_role, key=lambda one: len(one.differences(job)), default=None)
 
     def differences(self, configuration: Mapping[str, Any]) -> list[str]:
-        """What is different of the actors that are planned, and of this machine."""
+        """Differences of the planned actors, and of this machine."""
         there = self.summary.get("audit", {}).get("machine", {})
         here = jsonable(asdict(this_machine()))
         of_actors = (_OF_ACTORS, self.summary["configuration"], configuration)
@@ -350,10 +350,10 @@ def _differ(then: Mapping[str, Any], now: Mapping[str, Any], key: str) -> bool:
 
 
 def pace_of(summary: Mapping[str, Any]) -> Pace:
-    """The pace that the content of a ``summary.json`` tells.
+    """The pace in the content of a ``summary.json``.
 
     Raises:
-        InputError: it is not of an evaluation, or of one that read nothing.
+        InputError: it is not of an evaluation, or the evaluation read nothing.
     """
     if not {"configuration", "reader", "reading"} <= summary.keys():
         raise InputError("is not an evaluation's summary", _REMEDY, "results.summary")
@@ -399,9 +399,9 @@ def plan_evaluation(
     on_event: OnEvent = silent,
     executor: Executor | None = None,
 ) -> Forecast:
-    """Foresee what an evaluation, or a study, will take; none of its LLM calls is made, and nothing is written.
+    """Forecast the cost of an evaluation or a study, without LLM calls and without writing files.
 
-    Inputs are those of the ``sample`` where the evaluation is done in shards.
+    Inputs are the inputs of the ``sample`` if the evaluation is done in shards.
 
     Raises:
         InputError: as ``evaluate.evaluate`` and ``pace_for``; or the time to finish in is over before the actors
@@ -414,7 +414,7 @@ def plan_evaluation(
     query_ids, each = inputs.queries[QUERY_ID], sample.lists if sample else 1
     drawn = [with_share(one, query_ids, each) for one in settings]
     counted = list(count_reads(inputs, drawn, context, sample=sample))
-    # Of what is stored already, nothing is needed.
+    # Reads that are all stored need no pace.
     paces = [pace.of(one.job) if pace and one.kind.left else None for one in counted]
     both = list(zip(counted, paces, strict=True))
     queries = sample.queries if sample else inputs.queries.height
@@ -446,11 +446,11 @@ def plan_evaluation(
 
 
 def pace_for(asked: PlanSettings, conditions: Collection[Settings]) -> Pace | None:
-    """The pace that a plan is to take; None where none is named.
+    """The pace for a plan; None if the settings name none.
 
     Raises:
-        InputError: as ``read_pace``; or the plan is to say how many actors finish in some hours where their number
-            is given, or where a server reads and none does.
+        InputError: as ``read_pace``; or the plan has both `finish_in` and a number of actors, or `finish_in` with a
+            server in place of actors.
     """
     actors = next(iter(conditions)).running.actors
     if asked.finish_in is not None and actors is not None:
@@ -495,7 +495,7 @@ def _ways(
 
 
 def _at_pace(made: Forecast, pace: Pace, unlike: list[str]) -> Forecast:
-    """The plan with as many actors as finish in the time that was asked for, if one was, and with what limits its pace."""
+    """The plan with the number of actors that finish in time, if a time was set, and with the limits of its pace."""
     unknown = listed(list(dict.fromkeys(one.name for one in made.kinds if one.seconds is None)))
     lacks = f"that evaluation made no LLM calls of this kind: {unknown}"
     hours, actors, reading = made.settings.finish_in, made.actors, made.all.seconds
