@@ -1,9 +1,9 @@
-"""All benchmarks, one after another, each in a process of its own, and one page of what they found.
+"""Run all benchmarks, one after another, each in a process of its own, and write one page of their results.
 
     python -m benchmarks --quick [--only peers,intervals] [--json FILE]
 
-Without ``--quick`` each runs as it does by itself, which takes hours. A benchmark that fails, or takes longer
-than its share of the time, is named on the page, and the exit status is 1.
+Each runs as it does by itself without ``--quick``, which takes hours. The page names a benchmark that fails, or takes
+longer than its share of the time, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks._bundled import KEPT_IN
 from benchmarks._harness import Line
 from engine.machine.batching import machine_memory
 
-# What is told first stands first: what the engine is for, then its parts.
+# In order of importance: the engine's purpose first, then its parts.
 NAMES = (
     "efficiency",
     "peers",
@@ -49,7 +49,7 @@ _QUICK_LIMIT = 240
 
 
 class Outcome(NamedTuple):
-    """What became of a benchmark: its report, or why there is none."""
+    """The outcome of a benchmark: its report, or the reason for its absence."""
 
     name: str
     seconds: float
@@ -118,7 +118,7 @@ def run(name: str, report: Path, *, quick: bool, limit: float = _QUICK_LIMIT) ->
 
 
 def page(outcomes: Sequence[Outcome]) -> list[str]:
-    """What all benchmarks found, a line for each figure."""
+    """The results of all benchmarks, a line for each figure."""
     cores = len(os.sched_getaffinity(0))
     used = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "ray"))
     lines = [

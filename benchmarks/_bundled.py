@@ -1,4 +1,4 @@
-"""What benchmarks read: a folder, or the bundled articles, whose passages are cut once for all benchmarks of a page."""
+"""Inputs of benchmarks: a folder, or the bundled articles, whose passages are cut once for all benchmarks of a page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEPT_IN = "ERAG_BENCHMARKS_CORPUS"
 
 @functools.cache
 def bundled_corpus() -> pl.DataFrame:
-    """The corpus table; from the file that ``KEPT_IN`` names, if it does, which is made where it is not there."""
+    """The corpus table; if ``KEPT_IN`` names a file, from that file, which is written if missing."""
     kept = os.environ.get(KEPT_IN)
     if kept and Path(kept).exists():
         return pl.read_parquet(kept)

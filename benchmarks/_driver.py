@@ -14,23 +14,23 @@ import polars as pl
 from engine.inputs.partition import PAIRS_PER_SHARD
 from engine.reading.plan import GROUP, SIZE, ReadPlan, shared_pace
 
-# What a unit costs the driver, as measured with 64 actors; its units go through one core in turn.
+# The driver's cost of a unit, as measured with 64 actors; its units go through one core in turn.
 DRIVER_SECONDS = 0.0094
-# Actors differ in speed by so much to either side.
+# Relative range of actors' speeds, to either side.
 _SPREAD = 0.1
-# Units that an actor has at most, as Ray Data is asked for.
+# Most units of an actor, as set for Ray Data.
 _IN_FLIGHT = 2
-# Of the pairs that a shard may have, as many as it has on average.
+# Average share of a shard's limit on pairs.
 _FILLED = 0.7
 
 
 def simulate(
     actors: int, seconds: float, *, tokens_per_second: float, tokens_per_pair: float
 ) -> dict[str, Any]:
-    """Actors read for so long, in units as the engine cuts them, which one driver hands out and takes back.
+    """Simulate reading for ``seconds``, in units as the engine cuts them, which one driver hands out and takes back.
 
-    A shard is planned, for the pace that is known then, when fewer units wait than there are actors. Each actor
-    gets two units, one after the other; a unit that ended waits for the driver, which then gives its actor another one.
+    A shard is planned, for the pace known by then, when fewer units wait than there are actors. Each actor
+    gets two units in turn; a finished unit waits for the driver, which then gives its actor another one.
 
     Returns:
         The figures of ``scaling._by_actors`` that a simulation has; ``efficiency`` from the start to the end.

@@ -1,4 +1,4 @@
-"""What benchmarks share: their options, timing sides in turn, ratios, and the file of their figures."""
+"""Shared parts of benchmarks: options, timing sides in turn, ratios, and the file of their figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ratio(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Seconds of each round, and what the last round returned."""
+    """Seconds by round, and the result of the last round."""
 
     seconds: list[float]
     result: Any
@@ -43,13 +43,13 @@ class Timing(NamedTuple):
         return median(self.seconds)
 
     def over(self, other: Timing) -> Ratio:
-        """How many times as long this side took: of each round, since the machine's load changes."""
+        """The ratio of this side's time to the other's, by rounds, since the machine's load changes."""
         ratios = [a / b for a, b in zip(self.seconds, other.seconds, strict=True)]
         return Ratio(median(ratios), min(ratios), max(ratios))
 
 
 class Line(NamedTuple):
-    """A line of the page of all benchmarks: what was measured, the figure, and what it should be."""
+    """A line of the page of all benchmarks: the quantity, its figure, and its target."""
 
     what: str
     figure: str
@@ -57,7 +57,7 @@ class Line(NamedTuple):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Has other defaults where ``--quick`` is given."""
+    """Has other defaults with ``--quick``."""
 
     quick: Mapping[str, Any] | None = None
 
@@ -98,7 +98,7 @@ def in_turn(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
-    """Time all sides round by round, so that a change of the machine's load meets all of them."""
+    """Time all sides round by round, so that a change of the machine's load affects all sides."""
     timings = {name: Timing([], None) for name in sides}
     for _ in range(rounds):
         for name, side in sides.items():
@@ -110,7 +110,7 @@ def in_turn(
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of a module returns, called in a process of its own, which inherits no peak of memory."""
+    """The result of a module's function in a process of its own, which inherits no peak of memory."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 
@@ -121,9 +121,9 @@ def write_report(
     figures: Mapping[str, Any],
     page: Sequence[Line] = (),
 ) -> None:
-    """Write the figures to the file of ``--json``, if given, with what they depend on: options, and versions of packages.
+    """Write the figures to the file of ``--json``, if there is one, with their basis: options, and versions of packages.
 
-    ``page`` is what ``python -m benchmarks`` says of it.
+    ``page`` has its lines on the page of ``python -m benchmarks``.
     """
     if arguments.json is None:
         return

@@ -58,15 +58,15 @@ LABELS = (
     "erag", "gain", "likelihood", "dig", "perplexity", "pmi", "grogu", "utility", "containment", "containment-substring",
     "provenance", "dual",
 )  # fmt: skip
-# Those that are read from answers; the others know no way of reading.
+# Labels read from answers, which depend on the way of reading; the others do not.
 ANSWERED = {"erag", "gain", "likelihood", "dig", "perplexity", "utility"}
 ORDERED, TURNED = "bm25", "reversed"
 # Columns that are not labels.
 LIST, LIST_TURNED, PLACE = "list", "list_reversed", "place"
 BASELINE, KNOWN = "bm25", "erag-known"
-# Those that a function cannot give, which writes and gives no probabilities.
+# Labels that a function cannot give: it writes text, without probabilities.
 NOT_BY_FUNCTIONS = {"likelihood", "dig", "perplexity", "pmi", "utility"}
-# Asked only where it is named.
+# Used only if named.
 JUDGE = "judge"
 DIGITS = 5
 
@@ -81,7 +81,7 @@ class Way:
 
     @classmethod
     def of(cls, text: str) -> Way:
-        """As ``--readers`` names it: its last parts may say how it reads, and names of servers and functions have a colon."""
+        """A way in the syntax of ``--readers``: suffixes say how it reads, and names of servers and functions have a colon."""
         name, augmentation, dtype = text, "in-prompt", None
         while not is_api(name):
             before, _, last = name.rpartition(":")
@@ -104,11 +104,11 @@ class Way:
 
 @dataclass(frozen=True)
 class Cell:
-    """A set of questions that was read one way.
+    """A set of questions read one way.
 
     Attributes:
         table: a row for each question and place: ``query_id``, ``place``, ``list``, ``list_reversed`` and a column a label.
-        about: set, way, versions, digests; of each label the ``reads`` and ``tokens`` a question.
+        about: set, way, versions, digests; by label the ``reads`` and ``tokens`` a question.
     """
 
     table: pl.DataFrame
@@ -164,10 +164,10 @@ def _known_apart() -> pl.Expr:
 
 
 def inputs_of(data: Path | None, questions: int, k: int, folder: Path) -> EvaluationInputs:
-    """A set's first questions with what BM25 finds for them, and the same lists in the other order.
+    """A set's first questions with the passages that BM25 finds, and the same lists in the other order.
 
     Args:
-        data: the folder of the set, or the file of its questions over the bundled articles; None for questions of these.
+        data: the folder of the set, or the file of its questions over the bundled articles; None for made questions.
         folder: for the index and the runs.
     """
     files: Sequence[Path | None]
@@ -193,7 +193,7 @@ def inputs_of(data: Path | None, questions: int, k: int, folder: Path) -> Evalua
 
 
 def _over_articles(queries: Path | None, questions: int, folder: Path) -> tuple[Path, Path]:
-    """The files of questions, made ones where none are given, and of the passages of the bundled articles."""
+    """The files of questions, made ones by default, and of the passages of the bundled articles."""
     from benchmarks.bundled_reader.text import GOLD, in_parts, made_queries
     from engine.sources.articles.read import read_source
     from engine.sources.bundled import wikipedia_dump
@@ -225,11 +225,11 @@ def make_cell(
 
     Args:
         name: of the set.
-        inputs: with the lists in one order alone, these are not read.
+        inputs: with lists in one order alone, lists are not read.
         wanted: names of annotators.
         store: the read store.
-        judge: the model that judges the passages, where ``judge`` is wanted; None for the reader itself.
-        executor: reads instead of the reader, as in ``evaluate``.
+        judge: the model that judges the passages, if ``judge`` is among the labels; None for the reader itself.
+        executor: reads in place of the reader, as in ``evaluate``.
     """
     names, lists = labels_for(inputs, way, wanted), inputs.runs[RUN].n_unique() > 1
     asked_of = (way.reader, judge if JUDGE in names else None)
@@ -259,7 +259,7 @@ def make_cell(
 def part_of(
     inputs: EvaluationInputs, queries: pl.DataFrame, run: str | None = None
 ) -> EvaluationInputs:
-    """Inputs of these queries alone, with both runs or one."""
+    """Inputs limited to the given queries, with both runs or one."""
     runs = inputs.runs.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
     return replace(inputs, queries=queries, runs=runs.filter(pl.col(RUN) == run) if run else runs)
 
@@ -277,13 +277,13 @@ def lacking(cell: Cell, inputs: EvaluationInputs, wanted: Sequence[str]) -> tupl
 
 
 def joined(before: Cell, after: Cell, inputs: EvaluationInputs) -> Cell:
-    """A cell with what was read of it since: values of ``after`` where it has them, else those of ``before``.
+    """A cell with its newer reads: values of ``after`` if present, else values of ``before``.
 
     Args:
-        inputs: all those of the set's first questions, as many as either cell has, or more.
+        inputs: inputs of the set's first questions, at least as many as either cell has.
 
     Raises:
-        SystemExit: the cell that is there is of other inputs, or of another reader.
+        SystemExit: the cell ``before`` has other inputs, or another reader.
     """
     count = before.about["questions"]
     name = f"{before.about['set']}, {before.about['way']}"
@@ -324,7 +324,7 @@ def joined(before: Cell, after: Cell, inputs: EvaluationInputs) -> Cell:
 
 
 def _reads_of(found: Evaluation, role: str, store: Path) -> pl.DataFrame:
-    """The reads of a role: those that the store has of its reader; all of a reader that is not kept."""
+    """The reads of a role: the ones in the store, by its reader; all reads of a reader that is not kept."""
     reads = found.reads.unique([QUERY_ID, DOC_IDS, READ_KEY], maintain_order=True)
     if role not in found.readings or not (spec := found.readings[role].spec).is_kept:
         return reads if role in found.readings else reads.clear()
@@ -333,7 +333,7 @@ def _reads_of(found: Evaluation, role: str, store: Path) -> pl.DataFrame:
 
 
 def _prices(found: Evaluation, settings: Settings, store: Path) -> dict[str, dict[str, float]]:
-    """Of each label: LLM calls and their tokens, prompts and answers, a question; closed-book reads included."""
+    """By label, LLM calls and their tokens, prompts and answers, a question; closed-book reads included."""
     prices = {}
     for annotator in settings.resolved.listed:
         ask = settings.resolved.asks.get(annotator.name)

@@ -1,4 +1,4 @@
-"""Readers that read nothing, for what the engine itself costs: made-up questions, passages and runs."""
+"""Readers that read nothing, to measure the engine's own cost: made-up questions, passages and runs."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def make_inputs(folder: Path, *, queries: int, k: int, passages: int) -> InputFi
 def _write_run(
     path: Path, draw: np.random.Generator, *, queries: int, k: int, passages: int
 ) -> None:
-    """A run in row groups, so that no more than one of them is in memory."""
+    """A run in row groups, so that memory holds a single group."""
     import pyarrow.parquet as parquet
 
     writer: parquet.ParquetWriter | None = None

@@ -2,23 +2,23 @@
 
     PYTHON_WITH_RAY_LLM -m benchmarks._ray_llm_peer IN.json OUT.json
 
-As somebody writes it who knows it: prefix caching, large batches of which several are under way, no chat template, and
+Written as by an expert: prefix caching, large batches with several in progress, no chat template, and
 on a CPU the placement that takes no GPU. Nothing of the engine is imported.
 
 IN: ``model`` (a directory) and ``prompts``; further ``dtype`` (bfloat16), ``threads`` (2), ``max_tokens`` (16), ``stop``
-(["\\n"]), ``batch_size`` (64), ``cache_bytes`` (2 GiB, on a CPU), ``scene``: what happens meanwhile (nothing).
+(["\\n"]), ``batch_size`` (64), ``cache_bytes`` (2 GiB, on a CPU), ``scene``: a disturbance (none).
 
-- ``failed row``: the first prompt is made longer than the model's positions; ``kept`` (false) asks for
+- ``failed row``: the first prompt is made longer than the model's positions; ``kept`` (false) sets
   ``should_continue_on_error``.
-- ``killed actor``: when half of the rows are there, the process of the engine's actor is killed; give it rows for minutes, since
-  an engine may be done with a few before the first of them is there.
-- ``resume``: a job that reads Parquet and writes Parquet; when its engine has read half of the rows its driver is killed, and the same job
-  is run again. ``checkpoint`` (false) sets Ray's ``CheckpointConfig``, ``block_rows`` (0) are the rows of a block, 0 as Ray
-  makes blocks. ``second`` (the same job): ``finished`` lets the first one end;
+- ``killed actor``: once half of the rows are there, the process of the engine's actor is killed; give it rows for minutes, since
+  an engine may finish a few before the first row is there.
+- ``resume``: a job reads Parquet and writes Parquet; once its engine has read half of the rows its driver is killed, and the same job
+  is run again. ``checkpoint`` (false) sets Ray's ``CheckpointConfig``, ``block_rows`` (0) the rows of a block, 0 for Ray's
+  default. ``second`` (the same job): ``finished`` lets the first one end;
   ``changed`` too, with ``delete_checkpoint_on_success`` off, and gives the second one other prompts under the same ids.
 
-OUT: ``outputs`` in the order of the prompts, null for a row that has none; ``seconds`` from when the engine has the
-first row to the last, and ``processor_seconds`` of all processes within them, Ray's among them; ``rows`` that came; ``written`` where a job writes, a row twice if it is there twice; ``read`` by the engine and handed on, however often (of
+OUT: ``outputs`` in the order of the prompts, null for a missing row; ``seconds`` from the engine's start of the
+first row to the last, and ``processor_seconds`` of all processes in that time, Ray's included; ``rows`` that came; ``written`` if a job writes, with duplicates; ``read`` by the engine and passed on, with repetitions (for
 ``resume`` read alone), and ``again``, by the second job; ``killed`` processes; ``failures``;
 ``error`` that ended the job; ``prompt_tokens``; versions.
 """
@@ -42,7 +42,7 @@ from benchmarks._vllm_peer import _processor_seconds
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
-    """Read every prompt once, with what the scene asks for."""
+    """Read every prompt once, with the scene's disturbance."""
     scene, prompts = settings.get("scene", ""), list(settings["prompts"])
     if scene == "failed row":
         prompts[0] = prompts[0] * 2000
@@ -66,7 +66,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
         fate = Path(f"{log}-killed")
         killed = int(fate.read_text()) if fate.exists() else 0
     read = [tuple(map(float, line.split())) for line in lines]
-    # All rows may be in the engine before the first of them is there: the time begins when the engine has the first.
+    # All rows may be in the engine before the first row is done: the time begins once the engine has the first.
     begun, ended = (
         (min(at - took for at, took in read), max(at for at, _ in read)) if read else (0, 0)
     )
@@ -92,7 +92,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sample(used: list[tuple[float, float]]) -> None:
-    """Note twice a second what processor time all processes have used; as long as this one lives."""
+    """Record the CPU time of all processes twice a second, as long as this process lives."""
     while True:
         if seconds := _processor_seconds():
             used.append((time.time(), seconds))
@@ -184,7 +184,7 @@ def _processor(settings: dict[str, Any], log: Path, ends_at: int | None = None) 
         concurrency=1,
         should_continue_on_error=bool(settings.get("kept", False)),
         chat_template_stage=False,
-        log_engine_metrics=False,  # no metrics are looked at, and Ray's need packages of their own
+        log_engine_metrics=False,  # no metrics are needed, and Ray's need packages of their own
         runtime_env={"env_vars": environment},
         placement_group_config=None if gpu else {"bundle_per_worker": {"CPU": 1}},
     )
@@ -245,7 +245,7 @@ def _start_ray() -> None:
 
 
 def _noting(stage: Any, note: Callable[[dict[str, Any]], None]) -> Any:
-    """The engine's stage, with a note of each row that is read."""
+    """The engine's stage, with a call of ``note`` for each row that is read."""
 
     class Noting(stage):
         async def udf(self, batch: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:

@@ -47,13 +47,13 @@ def get_reads(
     host: type[Local] = Local,
     on_progress: Progress = lambda done, total: None,
 ) -> tuple[pl.DataFrame, ReadingCosts]:
-    """Get all wanted reads of one reader: those in the store, and the others by reading.
+    """Get all wanted reads of a reader: from the store, or by reading.
 
     Args:
         host: as in ``get_all_reads``.
 
     Returns:
-        the reads table, a row for each wanted read, with the column ``failure``; and what it cost.
+        the reads table, a row for each wanted read, with the column ``failure``; and the cost.
     """
     (got,) = get_all_reads(
         [Wanted(wanted, spec)], directory,

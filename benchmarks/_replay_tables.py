@@ -64,7 +64,7 @@ def table_of(results: Sequence[Path]) -> pl.DataFrame:
 
 
 def _listed(results: Iterable[Path]) -> pl.DataFrame:
-    """``run``, ``query_id``, ``doc_id``, ``rank``: what the exported runs list, each run once."""
+    """``run``, ``query_id``, ``doc_id``, ``rank``: the lists of the exported runs, each run once."""
     rows = [
         (run, query_id, doc_id, int(rank))
         for one in results

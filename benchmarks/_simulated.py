@@ -1,4 +1,4 @@
-"""Populations whose truth is known, and samples of them: what ``intervals`` draws from.
+"""Populations with known truth, and samples from them, for ``intervals``.
 
 Measure and outcome of a query are functions of standard normal variables with correlation r. An outcome is
 right (1) for a given share of the queries. True tau-b and rho follow by numerical integration, and r from the
@@ -29,11 +29,11 @@ Floats = npt.NDArray[np.float64]
 MEASURES = ("Success", "R", "P@10", "nDCG")
 # Queries without any relevant passage.
 _MISSES = 0.06
-# Of the strongest association that a measure and an outcome allow, what a true correlation may reach.
+# Highest true correlation, as a share of the strongest association that a measure and an outcome allow.
 _MOST = 0.6
 _POINTS = 20_000
-# The true tau of a measure that agrees with the outcome; what two measures' noises correlate at; and how much wider
-# right answers are spread than wrong ones.
+# The true tau of a measure that agrees with the outcome; the correlation of two measures' noises; and the ratio of the
+# spreads of right and wrong answers.
 _TAU, _NOISE, _SPREAD = 0.3, 0.5, 2.0
 
 
@@ -120,13 +120,13 @@ def correlation_for(measure: str, share: float, tau: float) -> float:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two measures on the same queries with one right-or-wrong outcome; their own noises correlate at 0.5.
+    """Two measures on the same queries with a common right-or-wrong outcome; their own noises correlate at 0.5.
 
     Attributes:
         n, share: queries, and the share of right answers, in (0, 1).
         first, second: the measures.
-        truth: none: both true tau-b are 0. equal: both are 0.3, or what both margins allow if that is less. apart: the
-            first is 0, the second 0.3 or what its margins allow. spread: as under equal, and the first measure's
+        truth: none: both true tau-b are 0. equal: both are 0.3, or the most that both margins allow if less. apart: the
+            first is 0, the second 0.3 or the most that its margins allow. spread: as under equal, and the first measure's
             variable has twice the standard deviation among right answers that it has among wrong ones. spread none: the
             same, and both are 0.
         exact: whether every sample has exactly n times ``share`` right answers, the first of its queries.
@@ -164,7 +164,7 @@ class Pair:
 
     @property
     def differences(self) -> tuple[float, float]:
-        """Of the true tau-b and rho, the first measure's less the second's."""
+        """The differences of true tau-b and rho, the first measure's less the second's."""
         (tau_a, rho_a), (tau_b, rho_b) = (
             _of_spread(name, self.share, _shift_for(name, self.share, tau, spread), spread)
             if self.truth.startswith("spread")
@@ -211,7 +211,7 @@ def _spread_measure(
 
 
 def _quantiles(variable: Floats, share: float, shift: float, spread: float) -> Floats:
-    """Of a variable that is N(shift, spread^2) for right answers and N(0, 1) for wrong ones."""
+    """Quantiles of a variable that is N(shift, spread^2) for right answers and N(0, 1) for wrong ones."""
     return np.asarray(share * ndtr((variable - shift) / spread) + (1 - share) * ndtr(variable))
 
 
@@ -289,7 +289,7 @@ def _unequal(shares: Floats) -> Draw:
 
 
 def _nested(extra: Floats, *, graded: bool) -> Draw:
-    """Runs that are right where a common one is, and now and then elsewhere: differences of one sign."""
+    """Runs that are right on a common set of queries, and now and then elsewhere: differences of one sign."""
 
     def draw(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
         base = np.where(rng.random(n) < 0.3, rng.random(n) if graded else 1.0, 0.0)
@@ -356,13 +356,13 @@ LOSSES: dict[str, Callable[[np.random.Generator, int, float], Floats]] = {
 
 @dataclass(frozen=True)
 class Preferences:
-    """What people prefer of two runs, and two labels that foretell it.
+    """Preferences of people between two runs, and two labels that predict them.
 
     Attributes:
-        differ: the share of queries on which the runs give something else.
-        prefer: of these, the share on which people prefer one.
-        first: of these, the share for the first run.
-        right: how often each label says what people do, and not by chance.
+        differ: the share of queries on which the runs differ.
+        prefer: the share of differing queries on which people prefer a run.
+        first: the share of preferences for the first run.
+        right: the probability that a label equals the preference, apart from chance.
     """
 
     differ: float
@@ -376,7 +376,7 @@ class Preferences:
         return self.differ * self.prefer * (2 * self.first - 1)
 
     def draw(self, rng: np.random.Generator, n: int) -> pl.DataFrame:
-        """Queries with ``value``, what people prefer, and ``stratum`` and ``label``; none where the runs give the same."""
+        """Queries with ``value``, the preference, and ``stratum`` and ``label``; without queries on which runs agree."""
 
         def preferences() -> Any:
             sign = np.where(rng.random(n) < self.first, 1.0, -1.0)

@@ -29,7 +29,7 @@ def correlate(
 
     Args:
         x, y: shape (n,), finite.
-        clusters: shape (n,), the cluster of each query, from 0 without gaps; None for independent queries.
+        clusters: shape (n,), the clusters of the queries, from 0 without gaps; None for independent queries.
     """
     defined = not undefined(x, y)
     method = method_of(side(x), side(y), clusters)[0] if defined else None

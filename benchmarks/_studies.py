@@ -1,4 +1,4 @@
-"""Studies of intervals and tests: what each does with samples of a population, for ``intervals``."""
+"""Studies of intervals and tests on samples of a population, for ``intervals``."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ KINDS = {"alike": alike, "equal means": equal_means}
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What cells share; the fields of a study come before these, and make the name of a cell.
+    """Fields common to cells; the fields of a study precede them, and form the name of a cell.
 
     Attributes:
-        samples: how many, from number ``first`` on where each has seeds of its own.
-        draws: resamples, permutations or tables, where the method draws any.
-        limits: the least and the most of shares.
-        amounts: figures that are no shares, each with its mean or median.
+        samples: their number, from number ``first`` on if each has seeds of its own.
+        draws: number of resamples, permutations or tables, if the method draws any.
+        limits: the least and the greatest value of shares.
+        amounts: figures other than shares, each with its mean or median.
     """
 
     samples: int
@@ -90,7 +90,7 @@ class Study:
         return range(self.first, self.first + self.samples)
 
     def each(self) -> Iterator[Found]:
-        """The figures of each sample, 1 and 0 for true and false; NaN for what it lacks."""
+        """The figures per sample, 1 and 0 for true and false; NaN for missing ones."""
         raise NotImplementedError
 
     def further(self, found: Mapping[str, float]) -> Found:
@@ -174,9 +174,9 @@ class Difference(Study):
 def difference_tests(
     x_a: Floats, x_b: Floats, y: Floats, bootstrap: Bootstrap
 ) -> Sequence[DifferenceTest]:
-    """The tests of tau and rho of two measures with one outcome, as an evaluation makes them; NaN where it has none.
+    """The tests of tau and rho between two measures with the same outcome, as in an evaluation; NaN without a test.
 
-    All draws are made where a fifth of them gives a small p-value.
+    The full number of draws follows only if the first fifth gives a small p-value.
     """
     scores = [(x_a, y), (x_b, y)]
     constant = min(np.ptp(one) for one in (x_a, x_b, y)) == 0
@@ -229,7 +229,7 @@ class Clusters(Study):
         own, shared = np.sqrt(1 - self.within), np.sqrt(self.within)
         of_clusters = np.repeat(rng.normal(size=(4, self.clusters)), self.size, axis=1)
         outcome, common, *apart = own * rng.normal(size=of_clusters.shape) + shared * of_clusters
-        # Of the variances of two measures, given the outcome, 60% are in common.
+        # Conditional on the outcome, the two measures share 60% of their variance.
         noises = [np.sqrt(0.6) * common + np.sqrt(0.4) * noise for noise in apart]
         first, second = (
             measure_of(self.measure, ndtr(r * outcome + np.sqrt(1 - r**2) * noise))
@@ -296,7 +296,7 @@ class Alike(Study):
 
 @dataclass(frozen=True)
 class Several(Study):
-    """Runs by the name of what is true of them."""
+    """Runs by the name of their true state."""
 
     runs: str
     n: int
@@ -377,13 +377,13 @@ def _near(variable: Floats, correlation: float, rng: np.random.Generator) -> Flo
 
 @dataclass(frozen=True)
 class Width(Study):
-    """A mean or the lead of one of two runs nearly alike.
+    """A mean, or the lead of the first of two runs nearly alike.
 
     Attributes:
-        share: of right answers, by exact match or ``graded``.
+        share: share of right answers, by exact match or ``graded``.
         pair: whether it is a lead.
-        times: how wide the interval may be, in widths of that of all lists.
-        know: how the variables of a list's score and of the labels of its first three passages correlate.
+        times: allowed width of the interval, as a multiple of the width with all lists.
+        know: correlation of the variables behind a list's score and behind the labels of its first three passages.
     """
 
     share: float
@@ -395,7 +395,7 @@ class Width(Study):
 
     limits: ClassVar[Limits] = {"held": (LEAST, 1)}
     amounts: ClassVar = {"lists": np.mean}
-    # Of graded scores, the share of the right answers that are wholly right; as many more than these are half right.
+    # Graded scores: full and half scores, as shares of the number of right answers.
     wholly: ClassVar[float] = 0.8
     half: ClassVar[float] = 0.3
     # The second run has so many right answers for one of the first; the qualities of their lists correlate.
@@ -409,7 +409,7 @@ class Width(Study):
         return right * (self.wholly + self.half / 2) if self.graded else right
 
     def draw(self, rng: np.random.Generator) -> list[tuple[Floats, Floats]]:
-        """Of each run the scores of whole lists, and what labels say of these."""
+        """By run, the scores of whole lists and the features from their labels."""
         common, runs = rng.normal(size=self.queries), []
         for share in (self.share, self.second * self.share)[: 1 + self.pair]:
             quality = _near(common, self.alike, rng)
@@ -476,7 +476,7 @@ class Lists(Study):
 
 
 def _of_lists(runs: list[tuple[Floats, Floats]], known: Any, n: int) -> Estimate:
-    """From the labels of some queries, and the lists of the first n of these."""
+    """Estimate from the labels of some queries, and the lists of the first n queries."""
     unread = np.arange(len(known)) >= n
     first, *other = (
         estimate(np.where(unread, np.nan, y[known]), features[known]) for y, features in runs
@@ -486,7 +486,7 @@ def _of_lists(runs: list[tuple[Floats, Floats]], known: Any, n: int) -> Estimate
 
 @dataclass(frozen=True)
 class Ask(Study):
-    """Two runs by the name of what is true of them (``PREFERENCES``), and a number of tasks."""
+    """Two runs by the name of their true state (``PREFERENCES``), and a number of tasks."""
 
     runs: str
     tasks: int

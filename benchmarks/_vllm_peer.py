@@ -2,8 +2,8 @@
 
     PYTHON_WITH_VLLM -m benchmarks._vllm_peer IN.json OUT.json
 
-As somebody writes it who knows vLLM: prefix caching in blocks that are smaller than the shared
-prefix, compiled where there is a C++ compiler, every thread bound to a CPU. Nothing of the engine is
+Written as by an expert of vLLM: prefix caching in blocks that are smaller than the shared
+prefix, compiled if there is a C++ compiler, every thread bound to a CPU. Nothing of the engine is
 imported.
 
 IN: ``model`` (a directory) and ``prompts``; further ``dtype`` (bfloat16), ``threads`` (2),
@@ -13,7 +13,7 @@ OUT: ``outputs`` of the last round; ``seconds`` of each round, the prefix cache 
 each, of all processes together;
 ``load_seconds``, compiling and a warm-up of eight prompts included; ``prompt_tokens``,
 ``cached_tokens``, ``output_tokens`` of the last round; ``memory``, the bytes by which all processes together
-rise above what they have once the model is loaded, null where that cannot be measured; ``vllm`` and ``torch``
+rise above their memory with the model loaded, null if that cannot be measured; ``vllm`` and ``torch``
 versions, ``compiled``.
 """
 
@@ -38,9 +38,9 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_DO_NOT_TRACK": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
-        # else one of the CPUs is left to the scheduler, which needs little of it
+        # else the scheduler gets a CPU of its own, and needs little time
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
-        # Threads that spin while they wait take the CPU from others, where the machine is shared.
+        # Threads that spin while they wait take the CPU from others on a shared machine.
         "OMP_WAIT_POLICY": "PASSIVE",
     }
     import torch

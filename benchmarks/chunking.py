@@ -3,8 +3,8 @@
     python -m benchmarks.chunking [--tokens 800] [--questions 110] [--store DIR] [--quick] [--json FILE]
 
 The articles are cut to 50, 100, 200 and 300 words and by 300 characters with an overlap of 20, each cut is searched with
-BM25, and the bundled Fusion-in-Decoder reader reads the passages that the budget holds, alone and together. Means of
-measures at the budget stand beside those at the first three ranks, and how each of them orders the cuts against the
+BM25, and the bundled Fusion-in-Decoder reader reads the passages within the budget, alone and together. Means of
+measures at the budget stand beside means at the first three ranks, with their order of the cuts compared with the
 end-to-end score at the budget: tau over the cuts, and soft pairwise accuracy (``statistics.systems``).
 """
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measure(
     folder: Path, tokens: int, most: int, store: Path | None
 ) -> tuple[Evaluation, dict[str, tuple[int, float, float]]]:
-    """The evaluation of all cuts; of each its passages, tokens of one, and passages within the budget of a list."""
+    """The evaluation of all cuts; by cut its passages, tokens of a passage, and passages within the budget of a list."""
     queries = read_queries(questions("short-answer")).head(most)
     write_parquet(queries, folder / "queries.parquet")
     articles = list(read_source(wikipedia_dump()))
@@ -97,7 +97,7 @@ def measure(
         within = pl.col(TOKENS).cum_sum().over(QUERY_ID) <= tokens
         held = rows.filter(within).height / queries.height
         sizes[name] = corpus.height, float(counted[TOKENS].mean() or 0), held  # type: ignore[arg-type]
-        # What neither the budget nor the ranks reach is not read.
+        # Passages beyond both budget and ranks are not read.
         needed = rows.filter(within | (pl.col(RANK) <= RANKS)).drop(TOKENS)
         write_run(needed, folder / f"{name}.run.parquet")
     files = InputFiles(
@@ -120,7 +120,7 @@ def measure(
 
 
 def table(evaluation: Evaluation, sizes: dict[str, tuple[int, float, float]]) -> Iterator[str]:
-    """What cuts are like and what they score, as Markdown; behind each measure how well it orders them."""
+    """Sizes and scores of cuts, as Markdown; behind each measure its agreement on their order."""
     systems, means = evaluation.statistics.systems, evaluation.means
     whole = dict(evaluation.end_to_end.select(RUN, VALUE).iter_rows())
     columns = (ANNOTATOR, MEASURE, SOFT_ACCURACY)

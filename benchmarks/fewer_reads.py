@@ -1,4 +1,4 @@
-"""What fewer reads cost in certainty: full evaluations, replayed with a part of their reads.
+"""Loss of certainty by fewer reads: full evaluations, replayed with a part of their reads.
 
     python -m benchmarks.fewer_reads [--quick] [--replays 200] [--widths 20] [--verdicts 2000] [--workers 2] [--picture FILE] [--json FILE]
 
@@ -10,24 +10,24 @@ passage, prompt tokens, label and score of the whole list, the latter two by exa
 - ``trivia``: 166 TriviaQA questions, ten passages by BM25.
 - ``fid``, ``fid10``: 1,000 made-up questions with 50 passages by BM25; with ten, also with 10% and 30% exchanged.
 
-Sampled lists: a share of the queries has whole lists read: 45%, or where rho is 0.77 or more as many as 55% of the tokens
-pay for. The first three passages of all lists are labelled, up to the first useful one, whose label is 1: what ``--lazy
---measures Success@1 RR@3 Success@3`` reads. "Gain" is the width of the interval over that of all lists, beside what theory
-expects of rho alone, and with the half values that the interval adds at both ends of the range ("ends"), by which cells are
-judged that know less. "New" and
+Sampled lists: the reader reads whole lists of a share of the queries: 45%, or for a rho of 0.77 or more as many as 55% of the
+tokens pay for. The first three passages of all lists are labelled, up to the first useful one, whose label is 1: the reads of
+``--lazy --measures Success@1 RR@3 Success@3``. "Gain" is the width of the interval over the width with all lists, beside the
+expectation from rho alone, and the expectation with the half values that the interval adds at both ends of the range ("ends"),
+by which cells with a lower rho are judged. "New" and
 "these" are the shares of replays whose interval holds the mean of other queries (replays resample queries) and of
 these. Tokens are counted as the reader takes them: a passage that is read alone and in a list is encoded once; "alone" counts
 both reads, as in-prompt readers take them.
 
-Lists for a width: where rho is 0.77 or more, as many lists as ``--width`` reads for intervals 1.5 times as wide as those of all
-lists, beside as many as the same rule reads without labels ("alone"). "Lists" is the share of whole lists, which the target
-is for. "With labels" counts the tokens of these too, as in-prompt readers take them.
+Lists for a width: for a rho of 0.77 or more, as many lists as ``--width`` reads for intervals 1.5 times as wide as with all
+lists, beside the number that the same rule reads without labels ("alone"). "Lists" is the share of whole lists, to which the
+target applies. "With labels" counts the tokens of labels too, as in-prompt readers take them.
 
-Until decided: queries in random order, the lead looked at after every one. Of several runs, one that is told apart from every
-other is read no further: "lists" is what its lists save of the passages in all prompts (a list is a prompt of its own), and "both"
-what its lists and the labels of its own passages save. ``nq4``, ``trivia4`` and ``two-hop4`` are the cells of Table 1: 300 questions, five
-passages each by BM25, dense vectors, both fused, and the late ranks of BM25, a run that finds little. The exit status is 1 where a target is missed,
-but for `--quick`, whose few replays miss some by chance.
+Until decided: queries in random order, with a test of the lead after every query. Reading of a run stops once it differs significantly from
+every other run: "lists" is the share saved, by its lists, of the passages in all prompts (a list is a prompt of its own), and "both"
+the share saved by its lists and its own passages' labels. ``nq4``, ``trivia4`` and ``two-hop4`` are the cells of Table 1: 300 questions,
+five passages each by BM25, dense vectors, both fused, and the late ranks of BM25, a poor run. The exit status is 1 if a target is
+missed, except with `--quick`, whose few replays miss some by chance.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ Ints = npt.NDArray[np.intp]
 REPLAYS = Path(__file__).parent / "replays"
 TABLES = ("nq", "trivia", "fid", "fid10")
 LEVEL = 0.05
-# So many passages of a list are labelled, fewer where one of them is useful. Of one to five, all reach the target.
+# Number of passages of a list to label, fewer if one is useful earlier. All numbers from one to five reach the target.
 LABELLED = 3
-# Share of the lists that is read: theory has 1.2 times the width at this one where rho is 0.77.
+# Share of the lists to read: in theory the width is then 1.2 times as large for a rho of 0.77.
 SHARE = 0.45
 LEAST, MOST = 0.93, 0.97
 GAIN, TOKENS, RHO, NEAR = 1.2, 0.55, 0.77, 0.1
@@ -77,13 +77,13 @@ STOPS = 0.03
 
 @dataclass(frozen=True)
 class Run:
-    """What a run's reads gave.
+    """Results of a run's reads.
 
     Attributes:
         y: (N,) scores of whole lists.
-        features: (N, p) what labels say of them.
-        every, first: (N,) tokens of all passages, and of those that are labelled for means.
-        singles: (N,) how many are read in search of the first useful one.
+        features: (N, p) features from the labels of a list.
+        every, first: (N,) tokens of all passages, and of the passages that are labelled for means.
+        singles: (N,) number of passages read in search of the first useful one.
         k: passages of a list.
     """
 
@@ -117,7 +117,7 @@ class Cell:
         return first / every
 
     def estimate(self, drawn: Ints, read: Ints) -> Estimate:
-        """From some of the lists of the queries drawn."""
+        """Estimate from the lists of some drawn queries."""
         unread = np.isin(np.arange(len(drawn)), read, invert=True)
         first, *other = (
             estimate(np.where(unread, np.nan, run.y[drawn]), run.features[drawn])
@@ -173,7 +173,7 @@ def replayed(cell: Cell, replays: int) -> dict[str, Any]:
     gains, rhos = [], []
     for replay in range(replays):
         rng = np.random.default_rng([count, replay])
-        # Other queries: as many, drawn from all. Their own mean is what those of "these" are about.
+        # A resample: as many queries, drawn from all. "These" compares with the mean of the resample itself.
         drawn = rng.integers(0, count, count)
         found = cell.estimate(drawn, rng.choice(count, n, replace=False))
         low, high = found.interval(LEVEL)
@@ -185,7 +185,7 @@ def replayed(cell: Cell, replays: int) -> dict[str, Any]:
         rhos.append(found.rho)
     rho, part = max(0.0, float(np.mean(rhos))), n / count
     theory = rho**2 + (1 - rho**2) / part
-    # In variances of a score: the squares of the half values, which are added to those of all residuals.
+    # In variances of a score: the squares of the half values, added to the squares of all residuals.
     reach = np.array([whole.f.max() - whole.low, whole.high - whole.f.min()])
     added = float((np.minimum(reach, 1.0) ** 2).sum() / 2 / cell.y.var()) / n
     return {
@@ -207,7 +207,7 @@ def _within(mean: float, low: float, high: float) -> bool:
 
 
 def faults(figures: dict[str, Any], replays: int) -> list[str]:
-    """What is wrong with a cell of sampled lists."""
+    """Faults of a cell of sampled lists."""
     wrong = []
     if figures["n"] >= LEAST_LISTS:
         for kind in ("new", "these"):
@@ -266,7 +266,7 @@ def to_width(cell: Cell, replays: int) -> dict[str, Any] | None:
 def widths(
     of_cells: Iterator[tuple[Cell, dict[str, Any] | None]], replays: int
 ) -> tuple[dict[str, Any], list[tuple[Line, bool]]]:
-    """Of every cell whose labels know enough, what a width takes; printed, and against the target."""
+    """Cost of a width for every cell with a sufficient rho; printed, and compared with the target."""
     print(f"\n{'lists for a width':32}{'rho':>6}{'width':>7}{'lists':>7}{'alone':>7}{'share':>7}"
           f"{'with labels':>13}{'new':>6}{'reached':>9}")  # fmt: skip
     cases = {}
@@ -291,7 +291,7 @@ def widths(
 
 
 def tilted(differences: Floats, mean: float) -> Floats:
-    """Chances of each difference under which their mean is ``mean``: exponential tilting."""
+    """Chances of the differences for a mean of ``mean``: exponential tilting."""
 
     def chances(tilt: float) -> Floats:
         return np.exp(tilt * differences - logsumexp(tilt * differences))
@@ -339,7 +339,7 @@ def in_order(first: Run, second: Run, replays: int) -> dict[str, Any]:
 
 
 def several() -> Iterator[tuple[str, Floats, list[list[Any]]]]:
-    """Evaluations of several runs: scores (runs, N), and the passages of each run's lists."""
+    """Evaluations of several runs: scores (runs, N), and the passages of every run's lists."""
     for name in ("nq", "fid10"):
         table = pl.read_parquet(REPLAYS / f"{name}.parquet")
         scores = table.select("run", "query", value=pl.col("list").cast(pl.Float64)).unique()
@@ -382,7 +382,7 @@ def stopping(scores: Floats, lists: list[list[Any]], orders: int) -> dict[str, f
 
 
 def stopped(orders: int) -> tuple[dict[str, Any], tuple[Line, bool]]:
-    """Of every evaluation of several runs, what stopping saves; printed, and against the target."""
+    """Savings by stopping, for every evaluation of several runs; printed, and compared with the target."""
     print(f"\n{'runs read until told apart':32}{'runs':>6}{'lists':>8}{'both':>8}")
     cases = {}
     for name, scores, lists in several():

@@ -1,26 +1,26 @@
-"""How often intervals hold the truth and tests err, in samples of populations whose truth is known.
+"""How often intervals hold the truth and tests err, in samples of populations with known truth.
 
     python -m benchmarks.intervals [--cells NAME…] [--samples N] [--first N] [--saved FILE] [--workers 2] [--quick] [--list] [--json FILE]
 
 A cell is a study (``_studies``) of a population (``_simulated``), with numbers of queries, samples and draws: ``CELLS``
 has all. ``--cells`` takes beginnings of names ("clusters 12" gate), and ``--list`` prints the names;
 ``--samples`` and ``--first`` draw fewer or other samples; ``--saved`` keeps each cell as it ends, and goes on from there.
-Of every figure there is the mean over the samples that have one, of most widths the median, and in brackets the share of the
-samples without. A cell fails where the 99% binomial interval of a share lies beyond its limits.
+Every figure is the mean over the samples that have it, most widths the median; brackets hold the share of
+samples without it. A cell fails if the 99% binomial interval of a share lies beyond its limits.
 
-- tau: intervals of tau-b and rho of a measure and an outcome, by whichever method an evaluation takes. ``lacks`` is the
-  share of samples without an interval although no side is constant.
+- tau: intervals of tau-b and rho of a measure and an outcome, by the method that an evaluation would choose. ``lacks`` is
+  the share of samples without an interval although no side is constant.
 - difference: tests of the difference of two measures' correlations: how often p is at most 0.05 and 0.002 (the size
-  where there is none, else the power), and how often the interval holds it.
-- clusters: the same intervals, those of means and of leads, where clusters of queries are alike; ``alone`` is that of
-  tau if queries are taken as independent.
+  without a true difference, else the power), and how often the interval holds it.
+- clusters: the same intervals, and intervals of means and leads, for alike queries in clusters; ``alone`` is the interval
+  of tau for queries treated as independent.
 - alike: two runs with one mean that differ by little mostly; ``first`` and ``second`` are called better.
 - several: all intervals of the leads among runs; ``unadjusted``: a percentile interval of a lead of the best run is above 0.
 - gate: pairs whose loss is the margin, so that both decisions are errors; ``family`` has three pairs.
 - plan: how often as many queries as ``queries_needed`` says of a lead as large as here show it.
 - width: intervals at which ``--width`` stops; ``low`` and ``high`` lie below the truth and above it.
-- lists: means from sampled lists of which few are expected to be right.
-- ask: the mean of what people prefer from tasks that ``erag ask`` chooses; from the random part of these (``alone``), and
+- lists: means from sampled lists with few expected right answers.
+- ask: the mean preference of people from tasks that ``erag ask`` chooses; from its random tasks (``alone``), and
   from as many of all queries (``at random``). ``of random`` is the share of random tasks that have intervals as wide.
 """
 
@@ -105,7 +105,7 @@ def _cells() -> Iterator[Study]:
 
 
 CELLS = {cell.name: cell for cell in _cells()}
-# One of each study, which fail where a method is broken; in 20 to 100 samples.
+# A cell per study, which fails if a method is broken; in 20 to 100 samples.
 QUICK = {
     "tau 64 0.05 Success 0.3 right": 100,
     "difference 64 0.1 P@10 nDCG equal": 100,
@@ -121,7 +121,7 @@ QUICK = {
 
 
 def figures(cell: Study) -> dict[str, list[float]]:
-    """Of each figure the mean or median over the samples that have it, and how many have it."""
+    """By figure, the mean or median over the samples that have it, and their number."""
     rows = list(cell.each())
     found = {}
     for key in rows[0]:

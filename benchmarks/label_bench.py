@@ -1,27 +1,27 @@
-"""The label bench: which labels of passages agree with a reader of whole lists, head to head.
+"""The label bench: a comparison of passage labels by their agreement with a reader of whole lists.
 
     python -m benchmarks.label_bench [--sets nq=DIR trivia=FILE articles] [--readers bundled-fid:fid bundled-fid bundled]
         [--questions 300] [--k 10] [--judge READER] [--repeat 5] [--store DIR] [--cells DIR] [--json FILE]
 
-A cell is a set of questions read one way: every label of each listed passage, the score of the whole list, also with the
-list in the other order, and of the question without any passage, where the annotator ``gain`` knows it. Cells are kept as
-Parquet, those of the project in ``benchmarks/labels``; without options these are taken as they are, and nothing is read. With
-``--sets`` and ``--readers`` the cells of each set and each way are made first. Of a cell that is there, what it lacks of the labels
-and of the first ``--questions`` is read, and no more (``--again`` reads the labels of ``--labels`` again, and leaves the others; reads are
-taken from the store). So the bench goes on on another machine: copy the folder of cells.
+A cell is a set of questions read one way: every label of all listed passages, the score of the whole list, also with the
+list in the other order, and of the question without any passage, for the annotator ``gain``. Cells are stored as
+Parquet, the project's own in ``benchmarks/labels``; without options these are used as they are, and nothing is read. With
+``--sets`` and ``--readers`` the cells of all sets and ways are computed first. In a stored cell, only missing labels
+of the first ``--questions`` are read (``--again`` reads the labels of ``--labels`` again, and leaves the others; reads come
+from the store). So the bench continues on another machine: copy the folder of cells.
 
 - ``--sets NAME=DIR``: a folder with ``queries.*`` and ``corpus.*``; BM25 finds the passages. ``NAME=FILE``: questions of TriviaQA or others
-  over the passages of the bundled articles. ``articles`` needs neither: questions made (``bundled_reader.text``) of the bundled articles on
-  which ``bundled-fid`` was not trained. A cell of other questions, passages or lists is refused, by its digest.
-- ``--readers READER[:fid][:DTYPE]``: whatever ``erag evaluate --reader`` takes, ``openai:MODEL`` and ``FILE.py:function``
+  over the passages of the bundled articles. ``articles`` needs neither: questions made (``bundled_reader.text``) from bundled articles
+  outside the training data of ``bundled-fid``. A cell of other questions, passages or lists is refused, by its digest.
+- ``--readers READER[:fid][:DTYPE]``: any reader of ``erag evaluate --reader``, ``openai:MODEL`` and ``FILE.py:function``
   included; labels that such readers cannot give are left out, and named. All passages are in one prompt, or with ``:fid`` each is encoded by itself.
-- ``--repeat N`` reads N questions of each cell once more, with an empty store, and counts the values that differ.
+- ``--repeat N`` reads N questions per cell once more, with an empty store, and counts the values that differ.
 
-Of every label: DCG@k (labels over log2(rank + 1), summed, which any real label has) against the score of the list, with the
-intervals that the engine takes, and tau of the list's highest label; of DCG, AUC; the share of the ceiling, the most that any function of eRAG's labels reaches (fitted,
-see ``engine.statistics.single_labels``; a label that says more than eRAG's may exceed it; none with fewer than 10 right or wrong lists); n; reads and tokens a question;
-and the worth of a label, 1 / (1 - rho^2): how many lists must be read to know the mean as well as one list beside the
-labels of all questions does.
+For every label: DCG@k (labels over log2(rank + 1), summed, which is defined for any real label) against the score of the list, with
+the engine's intervals, and tau of the list's highest label; for DCG, AUC; the share of the ceiling, the highest tau of any function of eRAG's
+labels (fitted, see ``engine.statistics.single_labels``; a label with more information may exceed it; none with fewer than 10 right or wrong
+lists); n; reads and tokens a question; and the worth of a label, 1 / (1 - rho^2): the number of lists that estimate the mean as well as one
+list beside the labels of all questions.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ LEAST = 10
 
 
 def dcg(labels: Floats) -> Floats:
-    """(n,) the labels of each list over log2(rank + 1), summed, and divided by what a list of ones has."""
+    """(n,) a list's labels over log2(rank + 1), summed, and divided by the same sum of a list of ones."""
     weights = 1 / np.log2(np.arange(2, labels.shape[1] + 2))
     return np.asarray(labels @ weights / weights.sum()).round(12)
 
@@ -129,7 +129,7 @@ def _ceilings(cell: Cell) -> dict[str, float]:
 
 
 def orders_of(cell: Cell, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Both orders of the lists: scores, eRAG's tau, the place that agrees best; what is known without passages."""
+    """Both orders of the lists: scores, eRAG's tau, the place that agrees best; scores without passages."""
     row: dict[str, Any] = {"set": cell.about["set"], "way": cell.about["way"], **_ceilings(cell)}
     for name, turned in (("", False), ("_reversed", True)):
         _, labels, y = cell.values("erag", turned)
@@ -158,7 +158,7 @@ def orders_of(cell: Cell, bootstrap: Bootstrap) -> dict[str, Any]:
 
 
 def matrix(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[dict[str, Any]]:
-    """eRAG's labels by each way against the lists of each other way, over the questions that both have."""
+    """eRAG's labels by each way against the lists of all other ways, over their common questions."""
     rows = []
     for lists in cells:
         for labels in cells:
@@ -260,7 +260,7 @@ def _best(rhos: Sequence[float]) -> str:
 
 
 def _made(path: Path, name: str, inputs: EvaluationInputs, way: Way, options: argparse.Namespace) -> Cell | None:  # fmt: skip
-    """The cell with what it lacked, or what is read again; None where it lacks nothing."""
+    """The cell with newly read labels, missing or requested again; None if it lacks nothing."""
     make: dict[str, Any] = {"store": options.store, "k": options.k, "judge": options.judge}
     wanted = labels_for(inputs, way, _wanted(options))
     if left := [label for label in _wanted(options) if label in way.lacks]:

@@ -1,9 +1,9 @@
-"""The page of an evaluation: how large it is, and how long a browser takes to open it and a query of it.
+"""The page of an evaluation: its size, and the time in which a browser opens the page and a query's details.
 
     python -m benchmarks.page --queries 3000 --k 50
 
-The evaluation is made up: two runs, three annotators, passages of 100 words. Browsing needs
-chromium, and the package playwright (an extra of the tests); without them the page is only written.
+The evaluation is invented: two runs, three annotators, passages of 100 words. Browsing needs
+chromium, and the package playwright (an extra of the tests); otherwise the page is only written.
 """
 
 from __future__ import annotations

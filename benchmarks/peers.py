@@ -4,21 +4,21 @@
         [--json FILE]
 
 Single passages as BM25 lists them, as eRAG labels them. Every side is a process of its own with the bundled
-reader in the same precision and with the same threads, and all read in turn. ``--clock processor`` times them by
-what they take of the processor, which other work on the machine changes less:
+reader in the same precision and with the same threads, and all read in turn. ``--clock processor`` measures
+CPU time, which other work on the machine changes less:
 
 - the engine's reader;
-- ``generate`` of transformers on one prompt at a time, which is what one writes first;
-- on batches of 16 prompts in the order of arrival, padded (left out where there are no more than 16);
+- ``generate`` of transformers on one prompt at a time, the obvious first version;
+- on batches of 16 prompts in the order of arrival, padded (left out for 16 prompts or fewer);
 - on batches of 16 prompts that were sorted by length, the longest first, as evaluation harnesses do;
-- the eRAG package's ``eval`` with a generator of the first kind, its metrics included, where the package is
+- the eRAG package's ``eval`` with a generator of the first kind, its metrics included, if the package is
   installed;
-- vLLM, where ``--vllm`` names an interpreter that has it (``make vllm`` makes one). Its rounds follow those of the
-  others, since it takes minutes to start.
+- vLLM, if ``--vllm`` names an interpreter that has it (``make vllm`` makes one). Its rounds follow all
+  other rounds, since it takes minutes to start.
 
-Answers first: in fp32 all sides must give the same answers to a sample of the prompts. Memory is what the peak
-of the process (of vLLM: of all its processes) rises by above what it has with the model loaded. vLLM reserves its cache
-of keys and values while it loads; only what it then writes to for the first time is counted.
+Answers first: in fp32 all sides must give the same answers to a sample of the prompts. Memory is the rise of the
+peak of the process (for vLLM: of all its processes) above its memory with the model loaded. vLLM reserves its cache
+of keys and values while it loads; only memory that it then writes for the first time is counted.
 
 lm-evaluation-harness is left out. It reads with ``generate`` in batches sorted by length, as the fourth side does, and
 would bring two dozen packages.
@@ -193,10 +193,10 @@ def main(options: Sequence[str] | None = None) -> None:
 def measure(
     names: Sequence[str], spec: ReaderSpec, prompts: list[str], arguments: argparse.Namespace
 ) -> tuple[dict[str, Timing], dict[str, int | None]]:
-    """Seconds and answers of each side, in turn, and the bytes that reading takes beside the model."""
+    """Seconds and answers by side, in turn, and the bytes that reading takes beyond the model."""
     pools = {name: _process(name, spec) for name in names}
     try:
-        # What a first call sets up is no part of the time.
+        # The setup of a first call is not timed.
         first = {name: pool.apply(_first, (prompts,)) for name, pool in pools.items()}
         exact = replace(spec, dtype="float32")
         given = {name: answers[:_SAMPLE] for name, (_, answers) in first.items()}
@@ -217,14 +217,14 @@ def measure(
 
 
 def refuse_different_answers(given: dict[str, list[str]]) -> None:
-    """End where a side's answers in fp32 are not those of ``generate`` on one prompt at a time."""
+    """End if a side's answers in fp32 differ from ``generate`` on one prompt at a time."""
     for name, answers in given.items():
         if answers != given[ALONE]:
             raise SystemExit(f"in fp32 the answers of {name!r} are not those of {ALONE!r}")
 
 
 def _checked(names: Sequence[str]) -> list[str]:
-    """The sides that need processes to be checked in: the package reads with just what it is compared with."""
+    """The sides whose answers need a check: the package reads with the reference reader itself."""
     return [name for name in names if name != PACKAGE]
 
 
@@ -236,7 +236,7 @@ def _answers(name: str, spec: ReaderSpec, prompts: list[str]) -> list[str]:
 
 
 def _process(name: str, spec: ReaderSpec) -> Pool:
-    """A side in a process of its own, forked from a server that has imported what sides need and run nothing."""
+    """A side in a process of its own, forked from a server that has imported the sides' modules and run nothing."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.peers", "engine.reading.models.causal"])
     return context.Pool(1, _load, (name, spec))
@@ -298,9 +298,9 @@ def _sorted(read: Read) -> Read:
 
 
 def _package(read: Read) -> Read:
-    """The package's ``eval`` on lists of ready prompts, which it takes for passages.
+    """The package's ``eval`` on lists of ready prompts, in the place of passages.
 
-    The references are made up: its metrics take the same time whatever they find.
+    The references are invented: its metrics take the same time for any match.
     """
     from erag import eval as evaluate
 

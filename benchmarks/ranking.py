@@ -5,11 +5,11 @@
 Every tool runs in a separate process on the same labels. First the data is handed over in the
 tool's own format (dictionaries, ranx's Qrels and Run, this engine's flat arrays from Polars tables),
 then all tools evaluate in turn, round by round; medians are printed. Before any timing the values
-of every query are compared. ranx compiles on a small sample beforehand. Memory is what a process grows
-by at its peak, from before the hand-over to the end.
+of every query are compared. ranx compiles on a small sample beforehand. Memory is the growth of a process
+at its peak, from before the hand-over to the end.
 
-The engine computes all measures of the list below, and once more only those of pytrec_eval; each peer
-those that it has. ``--quick`` leaves ranx out, which takes half a minute to compile.
+The engine computes all measures of the list below, and once more only the measures of pytrec_eval; each peer
+computes its own. ``--quick`` leaves ranx out, which takes half a minute to compile.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def make_labels(queries: int, depth: int, kind: str) -> Labels:
 
 @dataclass(frozen=True)
 class Ready:
-    """A tool that has its data: ``columns`` turns what it returns into values by measure and query."""
+    """A tool with its data loaded: ``columns`` turns its result into values by measure and query."""
 
     evaluate: Callable[[], Any]
     columns: Callable[[Any], dict[str, Floats]]
@@ -190,7 +190,7 @@ def main(options: Sequence[str] | None = None) -> None:
     parser.add_argument("--labels", choices=["binary", "graded"], default="graded")
     parser.add_argument("--tools", nargs="+", choices=[*TOOLS], default=[*TOOLS])
     arguments = parser.parse_args(options)
-    # What all others are compared with takes part in any case.
+    # The engine, the base of the comparison, always takes part.
     tools = [name for name in TOOLS if name in {*arguments.tools, "engine"}]
 
     labels = make_labels(arguments.queries, arguments.depth, arguments.labels)

@@ -3,8 +3,8 @@
     python -m benchmarks.retrieval [--data DIR] [--passages 600] [--threads 2] [--rounds 3]
         [--only bm25,encode] [--json FILE]
 
-``--data`` is a directory with ``queries.jsonl`` and ``corpus.jsonl`` as the engine reads them; without
-it, the demo's questions and passages.
+``--data`` is a directory with ``queries.jsonl`` and ``corpus.jsonl`` as the engine reads them; by default
+the demo's questions and passages.
 
 ``bm25``: the engine's search against Pyserini's own command line in its batch mode, whole processes on
 equal threads, in turn, on indexes that each has built. Equality first: the same documents in the same
@@ -12,7 +12,7 @@ order for every query. Also printed: Success@10 of the passages of the gold arti
 
 ``encode``: the engine's encoder against ``SentenceTransformer.encode``, the bundled encoder, the same
 passages and threads, in turn. Equality first: in fp32 the vectors must agree. Then the lists: the top
-50 for every query must be those of a NumPy product over sentence-transformers' vectors, ties aside.
+50 for every query must match a NumPy product over sentence-transformers' vectors, ties aside.
 Expectation: 1.5 times its speed and more.
 """
 
@@ -209,7 +209,7 @@ def _same_lists(
 
 
 def _best(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The best time of each side, in seconds."""
+    """The best times by side, in seconds."""
     return {name: timing.best for name, timing in in_turn(sides, rounds).items()}
 
 

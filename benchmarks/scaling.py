@@ -1,14 +1,14 @@
-"""How an evaluation in shards grows: with its reads, with its actors, and when it is resumed.
+"""How an evaluation in shards grows: with its reads, with its actors, and on resuming.
 
     python -m benchmarks.scaling --reads 100000 1000000 10000000
     python -m benchmarks.scaling --actors 1 4 16 64
     python -m benchmarks.scaling --actors 1000
 
-The readers read nothing: one costs nothing, so that everything measured is the engine's, and one sleeps
+The readers read nothing: one costs nothing, so that all measured time is the engine's, and one sleeps
 as long as a reader of 7,000 tokens a second takes. Prompts, keys, commits, labels, scores, statistics and
 (of the former) the folder of results are real. Each row is measured in a process of its own; memory is the
 driver's peak resident size. More than 128 actors are simulated, for half an hour of reading or more: their units are
-those of the engine, what one costs the driver is a number.
+the engine's, the driver's cost of a unit is a number.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from typing import Any
 from benchmarks._harness import Line, in_fresh_process, make_parser, write_report
 
 K = 100
-# Passages of the whole list that is read at the end of it.
+# Passages of the whole list that is read last.
 _WHOLE = 10
-# Passages of each list where actors are compared.
+# Passages per list in comparisons of actors.
 _K_OF_ACTORS = 20
 # Tokens that the reads of a query have then, about: of its single passages, and of the whole list.
 _TOKENS_OF_QUERY = _K_OF_ACTORS * 281 + 2574
@@ -231,7 +231,7 @@ def _fake_gpus(actors: int) -> Iterator[None]:
     )
     for number in range(nodes):
         share = actors // nodes + (number < actors % nodes)
-        # Main memory that these nodes claim: it is declared for each actor, and none of these needs it.
+        # The main memory that these nodes claim is declared for each actor, and no actor needs it.
         cluster.add_node(num_cpus=2, num_gpus=share, object_store_memory=100 * 2**20, memory=2**40)
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
@@ -263,7 +263,7 @@ def _simulate(actors: int, seconds: float) -> dict[str, Any]:
 
 
 def _by_actors(place: str, actors: int) -> dict[str, Any]:
-    """The share of the time in which the actors read, from when all of them do until the last ends."""
+    """The share of the time in which the actors read, from the start of the last actor to the end of the last."""
     from benchmarks._pretended import SlowHost
     from engine.machine import cluster
 
@@ -291,12 +291,12 @@ def _by_actors(place: str, actors: int) -> dict[str, Any]:
         "unit_seconds": round(costs.reader_seconds / units, 2),
         "longest_unit_seconds": round(max(last - first for one in spans for first, last in one), 2),
         "actors_with_torch": sum(any(torch for *_, torch in of_one) for of_one in logs),
-        # From the start of the job until the last actor reads.
+        # Time until the last actor reads, since the start of the job.
         "start_seconds": round(begun - started, 1),
         "reading_seconds": round(ended - begun, 1),
         "efficiency": round(busy / actors / (ended - begun), 3),
         "units_a_second": round(units / (ended - min(of_one[0][0] for of_one in spans)), 2),
-        # From the first unit that ended to the last.
+        # Between the end of the first unit and the last.
         "driver_milliseconds_a_unit": round(1e3 * (told[-1][1] - told[0][1]) / units, 1),
         "total_seconds": round(total, 1),
         "driver_peak_mib": _peak_mib(),

@@ -3,20 +3,20 @@
     python -m benchmarks.table_one [--data DIR] [--tasks nq,trivia,two-hop,claims,dialogue]
         [--readers bundled-fid,bundled] [--questions 100] [--work DIR] [--cells DIR] [--shown-only] [--json FILE]
 
-A cell is a task with a reader. What it found is kept in ``benchmarks/cells`` (``--cells``): the labels of every listed passage, the
-scores of every query, and how they were made. A cell that is there with as many questions is not read again, on
-whatever machine; LLM calls are cached in the folder of ``--work`` besides, so that an interrupted cell goes on, too.
-``--shown-only`` reads nothing. The table is made of the cells alone.
+A cell is a task with a reader. Its results are kept in ``benchmarks/cells`` (``--cells``): the labels of every listed passage,
+the scores of every query, and the settings. A stored cell with as many questions is not read again, on any
+machine; LLM calls are also cached in the folder of ``--work``, so that an interrupted cell resumes.
+``--shown-only`` reads nothing. The table needs the cells alone.
 
 ``nq`` are questions of people, the first of ``queries.jsonl`` in ``--data``, over its ``corpus.jsonl``; the other four
-tasks are made of the bundled articles by rules (``benchmarks.tasks``). Retrievers: BM25, dense vectors of the bundled
-encoder, both fused by reciprocal ranks, and a deliberately bad run: BM25's passages of ranks 21 to 25, of ``nq`` those of
-ranks 2 to 6, since its corpus has one passage of most answers, and readers answered 0 or 1 question from later ranks.
+tasks are made from the bundled articles by rules (``benchmarks.tasks``). Retrievers: BM25, dense vectors of the bundled
+encoder, both fused by reciprocal ranks, and a deliberately bad run: BM25's passages of ranks 21 to 25, for ``nq`` ranks 2 to 6,
+since its corpus has a single passage for most answers, and readers answered 0 or 1 question from later ranks.
 For the paper's Figure 2 ``fid-2m``, ``fid-5m`` and ``fid-8m`` are trained as ``bundled-fid`` is, for an eighth of its steps:
 ``python -m benchmarks.bundled_reader.make --size 2m --hours 0.12 --out build/table-one/training/fid-2m``. Their cells are in ``benchmarks/cells/sizes``.
-``bundled-fid`` writes its answers, but never a verdict, so that it has no claims; the decoder ``bundled`` chooses between the
-verdicts of a claim (``tasks/claims.txt``); ``trained-fid`` and ``trained-in-prompt`` are ``bundled-fid`` trained on for each task (``benchmarks.tasks.train``). Where
-both are there, the paper's Figure 3 follows the table: eRAG's tau with Fusion-in-Decoder less that in-prompt.
+``bundled-fid`` writes answers, but never a verdict, so it has no claims; the decoder ``bundled`` chooses between the
+verdicts of a claim (``tasks/claims.txt``); ``trained-fid`` and ``trained-in-prompt`` are ``bundled-fid``, trained further for each task (``benchmarks.tasks.train``).
+With both, the paper's Figure 3 follows the table: eRAG's tau with Fusion-in-Decoder less eRAG's tau in-prompt.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ from engine.tables import (
 CELLS = Path(__file__).parent / "cells"
 DEPTH, MOST, SEED = 5, 300, 0
 RUNS = ("bm25", "dense", "rrf", "late")
-# Where the bad run of a task begins, if not late: the corpus of nq has one passage of most answers.
+# First rank of a task's bad run, if not late: the corpus of nq has a single passage for most answers.
 LATE_OF = {"nq": 2}
-# In the place of the annotator, in the table of scores.
+# Stands for an annotator in the table of scores.
 END_TO_END = "end to end"
 _SHORT = Settings.of(
     k=DEPTH, annotators=("erag", "containment", "provenance"), actors=0, resamples=0
@@ -101,9 +101,9 @@ READERS: Mapping[str, Mapping[str, Any]] = {
 WAYS = ("trained-fid", "trained-in-prompt")
 # All passages in one prompt, as long as five inputs of Fusion-in-Decoder.
 IN_PROMPT = Path(__file__).parent / "tasks" / "in-prompt.txt"
-# Where a reader chooses its answer: the small decoder seldom writes a verdict, so that its column would say nothing.
+# Prompts for choosing the answer: the small decoder seldom writes a verdict, so its column would be empty.
 PROMPTS = {("claims", "bundled"): str(Path(__file__).parent / "tasks" / "claims.txt")}
-# No columns: what a reader never writes is never right. Trained for claims, it writes verdicts.
+# Cells to leave out: a reader that never writes verdicts is never right. Trained for claims, it writes them.
 WITHOUT = frozenset([("claims", "bundled-fid")])
 # The paper's order: eRAG first. It has no order of the others that holds for all tasks.
 FIRST = "erag"
@@ -112,11 +112,11 @@ BOOTSTRAP = Bootstrap(resamples=4000)
 
 @dataclass(frozen=True)
 class Kept:
-    """How a cell was made, for its file beside the tables.
+    """Provenance of a cell, for its file beside the tables.
 
     Attributes:
-        task, reader, augmentation, metric, k: what was evaluated, and how.
-        queries: how many, the first ones of the task.
+        task, reader, augmentation, metric, k: settings of the evaluation.
+        queries: number of queries, the first ones of the task.
         undefined: annotators and measures without a meaning, with the reason.
         fingerprint: of the reader.
     """
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def make_cell(task: str, reader: str, options: argparse.Namespace) -> None:
-    """Evaluate a task with a reader, and keep what was found, unless that is there with as many questions.
+    """Evaluate a task with a reader, and store the results, unless a cell with as many questions exists.
 
     Args:
         options: ``questions``, ``cells``, ``work`` and ``data``, as in the command.
@@ -180,7 +180,7 @@ def is_kept(name: str, options: argparse.Namespace) -> bool:
 
 
 def listed(files: Mapping[str, Any], settings: Settings, questions: int) -> EvaluationInputs:
-    """The first questions of a task with their lists, and what the settings need of them."""
+    """The first questions of a task with their lists, and the parts that the settings need."""
     found = InputFiles(
         **files,
         limit=questions,
@@ -252,7 +252,7 @@ def settings_of(task: str, reader: str, work: Path) -> Settings:
 
 
 def keep(task: str, reader: str, done: Evaluation, folder: Path) -> None:
-    """Write the tables of a cell, and how it was made."""
+    """Write the tables of a cell, and its provenance."""
     labels = labels_by_rank(done)
     whole = done.downstream.select(RUN, QUERY_ID, VALUE).with_columns(
         pl.lit(END_TO_END).alias(ANNOTATOR), pl.lit(done.settings.reader.metric_name).alias(MEASURE)
@@ -262,7 +262,7 @@ def keep(task: str, reader: str, done: Evaluation, folder: Path) -> None:
 
 
 def kept_of(task: str, reader: str, done: Evaluation) -> Kept:
-    """How a cell was made by an evaluation."""
+    """The provenance of a cell made by an evaluation."""
     settings, spec = done.settings, done.readings["reader"].spec
     undefined = [list(row) for row in done.undefined.iter_rows()]
     of_settings = settings.reader.augmentation, settings.reader.metric_name, settings.ranking.k
@@ -279,7 +279,7 @@ def labels_by_rank(done: Evaluation) -> pl.DataFrame:
 def write_cell(
     name: str, labels: pl.DataFrame, scores: pl.DataFrame, made: Kept, folder: Path
 ) -> None:
-    """Write the two tables of a cell, and how it was made, which marks it as kept."""
+    """Write the two tables of a cell, and its provenance, which marks it as kept."""
     folder.mkdir(parents=True, exist_ok=True)
     for part, table in (("labels", labels), ("scores", scores)):
         path = folder / f"{name}-{part}.parquet"
@@ -374,7 +374,7 @@ def means(folder: Path) -> pl.DataFrame:
 
 
 def page(found: across.Together, ends: pl.DataFrame, ways: Grid) -> Iterator[str]:
-    """The table as Markdown, and what explains it."""
+    """The table as Markdown, with explanations."""
     yield across.answer(found).headline
     yield ""
     yield from ("| " + " | ".join(map(str, row)) + " |" for row in [ends.columns, *ends.iter_rows()])  # fmt: skip

@@ -3,23 +3,23 @@
     python -m benchmarks.whole_evaluation [--data DIR] [--queries 454] [--k 10] [--vllm PYTHON]
         [--ray-llm PYTHON] [--without-own] [--unit 4096] [--rounds 1] [--dtype float32] [--json FILE]
 
-What ``benchmarks.peers`` leaves out: several queries list the same passage, whole lists are read beside
+Unlike in ``benchmarks.peers``, several queries list the same passage, and whole lists are read beside
 single passages. BM25 lists ``k`` passages for each of the first queries; the bundled reader reads each alone and
 each list at once. The sides:
 
 - the engine as ``erag evaluate`` runs it: a pool on Ray, units of reads that begin alike;
-- the engine with ``--engine vllm``, where vLLM is installed beside it: the same units, on one actor;
-- vLLM, where ``--vllm`` names an interpreter that has it: all prompts in one call, in the order of the engine's
+- the engine with ``--engine vllm``, if vLLM is installed beside it: the same units, on one actor;
+- vLLM, if ``--vllm`` names an interpreter that has it: all prompts in one call, in the order of the engine's
   plan, with prefix caching; not compiled, as the engine runs it on a CPU;
-- ``ray.data.llm``, where ``--ray-llm`` names an interpreter that has ``ray[llm]``: the same prompts in batches of as many
-  rows as a unit of the engine has. What it does with a row that fails, an actor that is killed and a job that is begun
-  again: ``python -m benchmarks._ray_llm_peer``.
+- ``ray.data.llm``, if ``--ray-llm`` names an interpreter that has ``ray[llm]``: the same prompts in batches of as many
+  rows as a unit of the engine has. Its handling of a failing row, a killed actor and a restarted job:
+  ``python -m benchmarks._ray_llm_peer``.
 
-Units are those of an evaluation that is held; ``--unit`` names another size, in tokens: an evaluation in shards has
-units of 4,096 at least on CPUs.
+Units are as in an evaluation in memory; ``--unit`` sets another size, in tokens: an evaluation in shards has
+units of at least 4,096 on CPUs.
 
-Starting and loading are not part of the time, nor of the processor time, which is that of the processes that read. The sides
-read in turn, as often as asked, each time in new processes.
+Starting and loading are not part of the time, nor of the CPU time, which covers the processes that read. The sides
+read in turn, for the given rounds, each time in new processes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ ENGINE, ON_VLLM, VLLM, RAY_LLM = "engine", "engine on vLLM, one actor", "vLLM", 
 
 
 class Evaluation(NamedTuple):
-    """What is read: queries, their passages, and the lists, single passages first of each query."""
+    """The reads: queries, their passages, and the lists, single passages first for every query."""
 
     queries: pl.DataFrame
     corpus: pl.DataFrame
@@ -93,7 +93,7 @@ def planned(what: Evaluation, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
 
 
 class Metered(Local):
-    """Says what processor time its process has used since its reader was loaded, in the statistics of each unit."""
+    """Reports the CPU time of its process since its reader was loaded, in the statistics of every unit."""
 
     def load(self, spec: ReaderSpec) -> Reader:
         reader = super().load(spec)
@@ -107,8 +107,8 @@ class Metered(Local):
 
 
 class Reading(NamedTuple):
-    """Seconds of reading and processor seconds, outputs in the order of the plan, and tokens: of prompts, and
-    computed of them.
+    """Seconds and CPU seconds of reading, outputs in the order of the plan, and tokens of prompts, in all and
+    computed.
     """
 
     seconds: float
@@ -121,7 +121,7 @@ class Reading(NamedTuple):
 def read(
     plan: pl.DataFrame, spec: ReaderSpec, actors: int | None = None, *, unit: int = 0
 ) -> Reading:
-    """Read a plan as an evaluation does: on the default pool, or so many actors, in its units or in those of a size."""
+    """Read a plan as an evaluation does: on the default pool or ``actors``, in its own units or units of size ``unit``."""
     local = Metered([spec], [None])
     backend = backend_for(PoolSettings(actors=actors), local, size=int(plan.estimated_size()))
     made = MadePlans([ReadPlan(reads=plan, wanted=plan.height)])
@@ -213,7 +213,7 @@ def main(options: Sequence[str] | None = None) -> None:
 def time_sides(
     plan: pl.DataFrame, spec: ReaderSpec, arguments: argparse.Namespace
 ) -> tuple[dict[str, Timing], dict[str, Reading]]:
-    """Seconds of each side, and what it read in the last round."""
+    """Seconds by side, and its reads in the last round."""
     sides: dict[str, Callable[[], Reading]] = {}
     if not arguments.without_own:
         sides[ENGINE] = partial(read, plan, spec, unit=arguments.unit)
@@ -224,7 +224,7 @@ def time_sides(
         sides[VLLM] = partial(read_on_vllm, arguments.vllm, prompts, spec)
     if arguments.ray_llm:
         sides[RAY_LLM] = partial(read_by_ray, arguments.ray_llm, prompts, spec)
-    # What each round returns is the processor time.
+    # Each round returns its CPU time.
     timings = {name: Timing([], []) for name in sides}
     readings: dict[str, Reading] = {}
     for _ in range(arguments.rounds):

@@ -1,1 +1,1 @@
-"""Making small Fusion-in-Decoder readers, as ``bundled-fid`` was made: questions, drills, first weights, phases."""
+"""Make small Fusion-in-Decoder readers like ``bundled-fid``: questions, drills, first weights, phases."""

@@ -1,11 +1,11 @@
-"""What a reader is trained on before it reads whole lists: drills that are made as they are drawn.
+"""Training drills before a reader reads whole lists, made as they are drawn.
 
 Each is a question with one passage, in the words of the reader's own prompt, or a text to restore:
 
 - ``copy``: random tokens, some missing in the question and present in the passage. Nothing but copying helps.
-- ``restore``: a sentence with gaps as the question, and what stands around it as the passage.
+- ``restore``: a sentence with gaps as the question, and its surroundings as the passage.
 - ``denoise``: T5's span corruption (Raffel et al., JMLR 2020, section 3.1.4), without any passage.
-- ``short``: a made-up question, and a few words around the sentence that it was made of.
+- ``short``: a made-up question, and a few words around its source sentence.
 - ``passage``: a made-up question and the whole passage.
 
 In half of the questions the answer is exchanged, in the passage too, for another of its kind, so that
@@ -40,9 +40,9 @@ _DENOISED, _GAPS, _GAP = 0.15, 0.3, 3
 
 @dataclass(eq=False)
 class Drills:
-    """Drills without end, of which as many as ``size`` make an epoch; see ``examples.Examples``.
+    """Endless drills, ``size`` to an epoch; see ``examples.Examples``.
 
-    ``mixture`` has the share of each kind of drill.
+    ``mixture`` has the share of every kind of drill.
     """
 
     asked: Sequence[Asked]
@@ -81,7 +81,7 @@ class Drills:
         return self._passage(rng, words=_SHORT)
 
     def _passage(self, rng: random.Random, words: int | None = None) -> Example:
-        """A question; ``words`` of the passage before and behind the sentence, at most; None for all of it."""
+        """A question; at most ``words`` of the passage before and behind the sentence, None for the whole passage."""
         rendered, answer = self._question(rng, words)
         (item,) = tokenize(self.tokenizer, rendered, limit=self._longest, special_tokens=True)
         target, most = self._tokens(answer), self.start.spec.max_new_tokens
@@ -130,9 +130,9 @@ class Drills:
     def _gapped(
         self, tokens: list[int], share: float, rng: random.Random, head: list[int], tail: list[int]
     ) -> Example:
-        """Tokens, one or more, of which about a share is missing, each gap marked by a sentinel; to write: each piece behind its own.
+        """Tokens with about a share missing, each gap marked by a sentinel; to write: each piece after its sentinel.
 
-        What is shown loses its end where it is too long.
+        A text that is too long loses its end.
         """
         count = min(len(self._sentinels), max(1, round(len(tokens) * share / _GAP)))
         shown, missing = head, list[int]()

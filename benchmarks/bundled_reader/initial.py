@@ -1,17 +1,17 @@
-"""The weights that the bundled reader starts from: random ones, arranged so that it can look things up.
+"""Initial weights of the bundled reader: random weights, arranged so that the reader can look up answers.
 
-A reader must first find out to look for the words of the question in the passage, and to copy what stands there.
-Transformers come upon that late (induction heads, Olsson et al. 2022, arXiv:2209.11895). What attention does can be
-written down as a program over the tokens (RASP, Weiss, Goldberg & Yahav, ICML 2021) and such programs as weights (Tracr,
+A reader must first learn to look for the words of the question in the passage, and to copy the text there.
+Transformers learn this late (induction heads, Olsson et al. 2022, arXiv:2209.11895). Attention can be
+written as a program over tokens (RASP, Weiss, Goldberg & Yahav, ICML 2021) and such programs as weights (Tracr,
 Lindner et al., NeurIPS 2023), which are then trained like any others (after Trockman & Kolter, ICML 2023). Here:
 
-1. The encoder's first layer writes into each token what stands before and behind it, and whether it belongs to
-   the question or to a passage: which of the prompt's words comes before it.
-2. In the second layer each token of a passage looks for the same token in the question. Where it finds it, it
-   takes over how rare that is; where it does not, it looks at the prompt's first token, and takes over nothing.
-3. In the third, two heads add up what was found within about 20 tokens before and behind.
-4. The decoder begins where most was found around and nothing in the place itself, rather at a capital letter or a
-   digit; its other heads go on with what followed, in a passage, the token that was written last.
+1. The encoder's first layer writes into each token its neighbours before and behind, and whether it belongs to
+   the question or to a passage, by the last of the prompt's words before it.
+2. In the second layer each token of a passage looks for the same token in the question. On a match, it
+   copies the rarity of that token; otherwise it looks at the prompt's first token, and copies nothing.
+3. In the third, two heads add up the matches within about 20 tokens before and behind.
+4. The decoder begins at a place with many matches around and none in the place itself, preferably a capital letter or
+   a digit; its other heads continue with the token that followed the last output token in a passage.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
     from transformers import T5ForConditionalGeneration
 
 HEADS = 8
-# The prompt's words before the question and before what a passage has.
+# The prompt's words before the question and before the parts of a passage.
 QUESTION, PASSAGE = " question", (" title", " context")
 
-# What a token is and what is found out about it, each a direction of its own; of the two eighths of the
-# dimensions that neither tokens nor neighbours take.
+# Features of a token, given or computed, each a direction of its own, in the two eighths of the
+# dimensions that neither tokens nor neighbours use.
 _FEATURES = (
     "any", "marker", "opens_question", "opens_passage", "in_question", "in_passage", "rare",
     "found", "found_before", "found_behind", "start", "nowhere", "capital", "digit", "within",
 )  # fmt: skip
-# Logit of a token that is looked for and found, in the encoder and in the decoder. About a third of what
-# a layer sees by then is not the token itself, so that the weights make up for it.
+# Logit of a match, in the encoder and in the decoder. By then about a third of a layer's input
+# is not the token itself, and the weights compensate for that.
 _MATCH = 14.0
 _LEFT, _DECODER_LEFT = 0.75, 0.6
-# Biases by distance: a neighbour's, that of the nearest of some 20 tokens, and what is left out.
+# Biases by distance: of a neighbour, of the nearest of some 20 tokens, and of excluded tokens.
 _NEIGHBOUR, _NEAR, _NEVER, _NOT_ITSELF = 7.0, 6.0, -30.0, -6.0
 _BUCKETS_NEAR, _LESS = 9, 0.3
-# Of weights that do nothing yet.
+# Scale of weights without an initial role.
 _QUIET = 0.2
 
 
 class _Space:
-    """Directions of the model's dimensions, all at right angles, and weights that are made of these.
+    """Directions of the model's dimensions, all at right angles, and weights built from these.
 
-    ``codes`` are four eighths, for what a token is; ``before`` and ``behind`` an eighth each, for its neighbours; ``of`` has
+    ``codes`` are four eighths, for the token; ``before`` and ``behind`` an eighth each, for its neighbours; ``of`` has
     one direction for each feature.
     """
 
@@ -104,7 +104,7 @@ def arrange(
 def _embeddings(
     tokenizer: Any, passages: Iterable[str], space: _Space, generator: torch.Generator
 ) -> torch.Tensor:
-    """A code for each token, nearly the same for those that differ in small and capital letters alone, and its features."""
+    """A code for each token, nearly the same for tokens that differ only in letter case, and its features."""
     pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     texts = [tokenizer.convert_tokens_to_string([piece]) if piece else "" for piece in pieces]
     first: dict[str, int] = {}
@@ -121,7 +121,7 @@ def _embeddings(
     question, *behind = (
         tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in (QUESTION, *PASSAGE)
     )
-    # From 0, in every passage, to 1, in at most one.
+    # Ranges from 0, for a token in every passage, to 1, in at most one.
     rare = {
         number: 1 - math.log(max(count[number], 1)) / math.log(max(len(found), 2))
         for number in set(range(len(texts))) - {*tokenizer.all_special_ids, question, *behind}
@@ -136,7 +136,7 @@ def _embeddings(
             "capital": word[:1].isupper(),
             "digit": word.isdigit(),
             "within": bool(text) and not text.startswith(" "),
-            # What opens a passage outweighs what opened the question before it.
+            # The opening word of a passage outweighs the one that opened the question before it.
             "marker": 0.5 * opens_question + opens_passage,
             "opens_question": opens_question,
             "opens_passage": opens_passage,
@@ -148,7 +148,7 @@ def _embeddings(
 
 
 def _biases(model: T5ForConditionalGeneration) -> None:
-    """Where each head looks by distance, the same in all layers: half of the buckets is for what stands behind."""
+    """Biases of heads by distance, the same in all layers: half of the buckets is for tokens behind."""
     behind = model.config.relative_attention_num_buckets // 2
     bias = model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
     bias.zero_()
@@ -164,7 +164,7 @@ def _biases(model: T5ForConditionalGeneration) -> None:
 
 
 def _put(attention: torch.nn.Module, head: int, **weights: torch.Tensor) -> None:
-    """Give a head its weights; those of ``o`` as rows, too."""
+    """Set the weights of a head; ``o`` takes rows, too."""
     for name, weight in weights.items():
         matrix = getattr(attention, name).weight
         (matrix.T if name == "o" else matrix).split(len(weight))[head].copy_(weight)
@@ -188,7 +188,7 @@ def _encoder(model: T5ForConditionalGeneration, space: _Space) -> None:
         o=1.2 * space.rows(of["in_question"], of["in_passage"]),
     )
     for number, layer in enumerate(layers[1:], 1):
-        # Tokens with the same neighbour, and what follows the same token elsewhere.
+        # Tokens with the same neighbour, and the followers of the same token elsewhere.
         pairs = (space.before, space.before), (space.behind, space.behind), (codes[0], space.before)
         for turn, (query, key) in enumerate(pairs):
             taken = 0.5 * codes[(turn + number) % 4]
@@ -211,7 +211,7 @@ def _encoder(model: T5ForConditionalGeneration, space: _Space) -> None:
 def _decoder(model: T5ForConditionalGeneration, space: _Space) -> None:
     of, codes = space.of, space.codes
     sharp = math.sqrt(_MATCH / (2 * space.width * _DECODER_LEFT))
-    # What was written last is kept aside, so that it is not written again.
+    # The last output token is set apart, so that it is not repeated.
     own = model.decoder.block[0].layer[0].SelfAttention
     for head in range(5):
         code = codes[head % 4]

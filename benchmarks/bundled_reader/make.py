@@ -1,9 +1,9 @@
-"""Train a small Fusion-in-Decoder reader from scratch, on the bundled articles, as ``bundled-fid`` was trained.
+"""Train a small Fusion-in-Decoder reader from scratch, on the bundled articles, like ``bundled-fid``.
 
     python -m benchmarks.bundled_reader.make --out DIR [--size 2m|5m|8m] [--hours 0.12] [--seed 0]
 
-Weights that can look things up are made, and trained in phases, as many steps as two cores take in so many hours, about;
-the same command again goes on after an interruption. The model is then in DIR/model.
+The initial weights can look things up; they are trained in phases, for about as many steps as two cores take in ``--hours``.
+The same command resumes after an interruption. The model is then in DIR/model.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ SIZES = {"2m": 128, "5m": 192, "8m": 256}
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the training, of so many steps in an hour.
+    """A part of the training, with its number of steps in an hour.
 
     Attributes:
-        drills: the share of each kind; None for made-up questions with lists.
-        lengths: of these lists, one drawn for each.
+        drills: shares by kind; None for made-up questions with lists.
+        lengths: lengths of lists, drawn for each question.
     """
 
     name: str
@@ -76,7 +76,7 @@ PHASES = (
 
 
 def make_start(text: Text, width: int, directory: Path, seed: int) -> None:
-    """Write what training starts from: ``bundled-fid``'s tokenizer and layers in a width, and weights that can look things up.
+    """Write the start of training: ``bundled-fid``'s tokenizer and layers in a width, and weights that can look things up.
 
     The tokenizer was trained on the same articles (byte pairs of the training part, 8,192).
     """
@@ -95,10 +95,10 @@ def make_start(text: Text, width: int, directory: Path, seed: int) -> None:
 
 
 def run_phase(phase: Phase, start: Path, text: Text, folder: Folder, seed: int) -> None:
-    """Train from a directory on; ``fetch_model`` takes the model from the folder then.
+    """Continue training from a directory; ``fetch_model`` then takes the model from the folder.
 
-    What is kept is the model that answers the most questions on the development articles; or, of a phase
-    without any questions, the last.
+    The best model on the questions of the development articles is kept; in a phase
+    without questions, the last one.
     """
     recipe = replace(phase.recipe, seed=seed, evaluate_every=-(-phase.steps // _EVALUATIONS))
     size, drills = phase.steps * recipe.batch, phase.drills
@@ -132,10 +132,10 @@ def deliver(folder: Folder, directory: Path) -> None:
 
 
 def make_reader(text: Text, width: int, hours: float, seed: int, out: Path) -> None:
-    """Make the start, and train it in phases; what is there from before is taken up."""
+    """Make the start, and train it in phases; existing parts are reused."""
     latest = out / f"start-{width}-{seed}"
     if not latest.exists():
-        # Made whole or not at all, and never taken for one of another size.
+        # Written as a whole or not at all, and never mistaken for a start of another size.
         with temporary_directory(latest) as work:
             make_start(text, width, work, seed)
             os.replace(work, latest)

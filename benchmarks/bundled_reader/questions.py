@@ -1,8 +1,8 @@
-"""Questions made of sentences: a name, date or number is taken out, and asked for.
+"""Questions made from sentences: a name, date or number is removed, and becomes the answer.
 
 After the cloze questions from which readers have been trained without annotated ones (Lewis, Denoyer &
 Riedel, ACL 2019, "Unsupervised question answering by cloze translation"): a clause around the answer,
-with a question word in the place of the answer or, where the sentence allows it, as one asks.
+with a question word in the place of the answer or, if the sentence allows it, in the form of a question.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _PLACE_PREPOSITIONS = frozenset(("in", "at", "near", "from", "to"))
 
 
 def ask(sentence: str, span: Span, title: str, rng: random.Random) -> str:
-    """A question about a sentence that a span of it answers.
+    """A question about a sentence whose answer is a span in the sentence.
 
     Args:
         sentence: one sentence, with a full stop.
-        span: what is asked for; it does not stand in the question (unless the sentence has it twice).
-        title: of the article, in the place of a pronoun that the sentence begins with.
+        span: the answer; it does not occur in the question (unless the sentence has it twice).
+        title: of the article, in the place of a pronoun at the beginning of the sentence.
         rng: chooses among the ways to ask.
     """
     before, after = _shortened(sentence[: span.start], sentence[span.end :].rstrip(" ."), rng)
@@ -64,7 +64,7 @@ def ask(sentence: str, span: Span, title: str, rng: random.Random) -> str:
 
 
 def _shortened(before: str, after: str, rng: random.Random) -> tuple[str, str]:
-    """A long sentence without what a bracket adds, and often without a clause at one of its ends."""
+    """A long sentence without its brackets, and often without a clause at one of its ends."""
     before, after = (re.sub(r"\s*\([^()]*\)", "", text) for text in (before, after))
     for mark in ("; ", ", ", ": "):
         kept, found, _ = after.partition(mark)
@@ -77,7 +77,7 @@ def _shortened(before: str, after: str, rng: random.Random) -> tuple[str, str]:
 
 
 def _named(before: str, title: str, rng: random.Random) -> str:
-    """A pronoun at the beginning is replaced by what the article is about, mostly."""
+    """Replace a pronoun at the beginning by the title, mostly."""
     match = _PRONOUN.match(before)
     if not match or not title or rng.random() < 0.2:
         return before
@@ -86,7 +86,7 @@ def _named(before: str, title: str, rng: random.Random) -> str:
 
 
 def _subject(before: str, after: str, kind: Kind, rng: random.Random) -> str:
-    """Who or what does what the rest of the sentence says; empty where the answer is not its subject."""
+    """A question with "who" or "what" for the subject; empty if the answer is not the subject."""
     if kind != "name" or before.strip() not in ("", "The", "the", "A", "In fact,"):
         return ""
     if not re.match(_VERB, after):
@@ -121,7 +121,7 @@ def _inverted(before: str, after: str, kind: Kind, rng: random.Random) -> str:
 
 
 def _how_many(before: str, after: str, kind: Kind, rng: random.Random) -> str:
-    """How many of what stands behind the number; empty for other answers."""
+    """A question with "how many" of the noun after the number; empty for other answers."""
     noun = re.match(r" ((?:[a-z-]+ )?[a-z-]+s)\b", after)
     if kind != "number" or not noun or not before.strip():
         return ""

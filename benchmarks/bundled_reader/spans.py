@@ -1,7 +1,7 @@
-"""Spans of a sentence that can be asked for: names, dates, years and numbers, found by their spelling.
+"""Spans of a sentence that can be answers: names, dates, years and numbers, found by their spelling.
 
-No tagger is used: what an English encyclopedia writes with a capital letter within a sentence is a
-name nearly always, and what is not does little harm to a reader in training.
+No tagger is used: words with a capital letter within a sentence of an English encyclopedia are almost always
+names, and the exceptions do little harm to a reader in training.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOST_WORDS = 5
 
 @dataclass(frozen=True)
 class Span:
-    """Where in a sentence something stands that can be asked for, in characters, and what it is."""
+    """The place of a possible answer in a sentence, in characters, and its kind."""
 
     start: int
     end: int
@@ -81,7 +81,7 @@ _SHORTEST, _LONGEST = 6, 45
 def sentences(text: str) -> list[str]:
     """Whole sentences of a passage, of 6 to 45 words.
 
-    A passage may begin and end within a sentence: what does not begin with a capital letter or end with
+    A passage may begin and end within a sentence: text that does not begin with a capital letter or end with
     a full stop is left out.
     """
     parts = [part.strip() for part in _SENTENCE_END.split(" ".join(text.split()))]

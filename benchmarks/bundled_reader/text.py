@@ -26,19 +26,19 @@ from engine.tables import ANSWERS, ARTICLE_ID, DOC_ID, DOC_IDS, QUERY_ID, RANK, 
 
 Part = Literal["train", "dev", "test"]
 
-# The passage that a question was made of.
+# The passage behind a question.
 GOLD = "gold"
-# Shares of the articles that are held out.
+# Held-out shares of the articles.
 _TEST, _DEV = 0.15, 0.06
-# Passages are cut again from here on, in words: a sentence then stands in several, in other places of them.
+# Offsets, in words, of further cuts into passages: a sentence then stands in several, at other places.
 _OFFSETS = (0, 25, 50, 75)
-# Passages that are looked at for some that lack the answer.
+# Passages to search for some that lack the answer.
 _SEARCHED = 50
 
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """The articles, and their passages, of each part."""
+    """The articles, and their passages, by part."""
 
     articles: Mapping[Part, Sequence[Article]]
     corpora: Mapping[Part, pl.DataFrame]
@@ -46,7 +46,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Asked:
-    """What can be asked for: a span of a sentence of a passage."""
+    """A possible answer: a span of a sentence of a passage."""
 
     title: str
     passage: str
@@ -79,14 +79,14 @@ def in_parts(articles: Iterable[Article]) -> Text:
 
 
 def asked_in(title: str, passage: str) -> Iterator[Asked]:
-    """Each span of each whole sentence of a passage."""
+    """Spans of all whole sentences of a passage."""
     for sentence in sentences(passage):
         for span in spans(sentence):
             yield Asked(title, passage, sentence, span)
 
 
 def asked(articles: Iterable[Article]) -> Iterator[Asked]:
-    """All that can be asked for in articles, cut four times, a quarter of a passage apart."""
+    """Possible answers in articles, cut four times, a quarter of a passage apart."""
     for article in articles:
         words = article.text.split()
         for offset in _OFFSETS:
@@ -95,7 +95,7 @@ def asked(articles: Iterable[Article]) -> Iterator[Asked]:
 
 
 def exchanged(text: str, old: str, new: str) -> str:
-    """A text with another answer in the place of each occurrence of one, where it stands as whole words."""
+    """A text with every whole-word occurrence of an answer replaced by another."""
     return re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", lambda _: new, text)
 
 
@@ -113,7 +113,7 @@ def made_queries(corpus: pl.DataFrame, count: int, seed: int) -> pl.DataFrame:
         for one in asked_in(title, text)
     ]
     rng.shuffle(found)
-    # One of each sentence first.
+    # One question of every sentence first.
     seen, turns = Counter[str](), defaultdict[int, list[tuple[str, str, Asked]]](list)
     for row in found:
         turns[seen[row[-1].sentence]].append(row)
@@ -129,7 +129,7 @@ def made_queries(corpus: pl.DataFrame, count: int, seed: int) -> pl.DataFrame:
 
 
 def others(queries: pl.DataFrame, corpus: pl.DataFrame, count: int) -> dict[str, list[str]]:
-    """For each question, the passages that BM25 ranks highest of those that lack its answer."""
+    """For each question, the highest BM25 passages that lack its answer."""
     texts = {one: f"{title} {text}" for one, title, text in corpus[[DOC_ID, TITLE, TEXT]].rows()}
     with tempfile.TemporaryDirectory(prefix="erag-made-") as directory:
         build_index(corpus, Path(directory, "index"))

@@ -14,6 +14,6 @@ def main(options: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Until there is a run, which says what it keeps, Ctrl-C ends the imports without a traceback.
+    # Before a run, which reports its kept results, Ctrl-C ends the imports without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     raise SystemExit(main())

@@ -67,11 +67,11 @@ def _load(cell: Cell, subject: Subject) -> Side:
     spec = subject.spec
     if cell.way == "engine":
         reader: Any = load(spec)
-        # Its batches are its own affair: it fits them to the budget, and has measured what they take.
+        # It chooses its batches itself: it fits them to the budget, and has measured their memory.
         tokenizer = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=False)
         return Side(reader.read, tokenizer, device.prepare(spec), 0.0)
     plain = Generate(spec, cell.way)
-    plain.read([["warm"]])  # what is resident once the model has run counts as held
+    plain.read([["warm"]])  # memory resident after a first run counts as held
     room = device.batch_memory(spec, plain.device, plain.weights())
     return Side(plain.read, plain.tokenizer, plain.device, room)
 
@@ -125,7 +125,7 @@ def _times(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[
     return {
         "queries": len(own.lists),
         "seconds": {method: timing.seconds for method, timing in timings.items()},
-        # Of all threads: on a machine that others use, steadier than seconds. A GPU's work is not in it.
+        # CPU time of all threads: on a shared machine, steadier than seconds. A GPU's work is not in it.
         "cpu_seconds": {m: own[-rounds:] for m, own in busy.items() if on_cpu},
         "tokens": {m: _tokens(timing.result) for m, timing in timings.items()},
         "output_tokens": {
@@ -140,9 +140,9 @@ def _times(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[
 def timed(
     sides: Mapping[str, Callable[[], Any]], rounds: int, *, enough: float
 ) -> dict[str, Timing]:
-    """The rounds of a cell, after one that warms up: at most so many, and none beyond ``enough`` seconds.
+    """The rounds of a cell, after a warm-up: at most ``rounds``, and none beyond ``enough`` seconds.
 
-    A first round that takes so long by itself counts: next to it, what warming up costs is nothing.
+    A first round as long as that counts: the cost of warming up is small beside it.
     """
     first = in_turn(sides, 1)
     took = sum(timing.seconds[0] for timing in first.values())
@@ -171,7 +171,7 @@ def _peaks(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[
     gpu = side.device.type == "cuda"
     peaks: list[int] = []
     reserved: list[int] = []
-    # The first is the peak of the cell: tables of positions that are made once stay where they are.
+    # The first is the peak of the cell: tables of positions are computed once and stay in memory.
     start = time.perf_counter()
     while len(peaks) < conditions.rounds and time.perf_counter() - start < predict.ENOUGH_PEAKS:
         if gpu:

@@ -1,4 +1,4 @@
-"""What is evaluated after what, and in which ways, where ``benchmarks.efficiency`` measures savings."""
+"""Changes between evaluations, and ways to do them, for the savings in ``benchmarks.efficiency``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CHANGES = (FIRST, SECOND, SWAPPED, METRIC)
 
 
 class Way(NamedTuple):
-    """How an evaluation is done.
+    """A way to do an evaluation.
 
     Attributes:
-        shares: what reads have in common is computed once.
-        keeps: a store has the reads of the first retriever.
+        shares: whether common parts of reads are computed once.
+        keeps: whether a store has the reads of the first retriever.
     """
 
     shares: bool
@@ -27,7 +27,7 @@ class Way(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What is switched on, in words."""
+        """The features switched on, in words."""
         on = [name for name, value in zip(("sharing", "store"), self, strict=True) if value]
         return " and ".join(on) or "none"
 

@@ -1,4 +1,4 @@
-"""What the cells of ``benchmarks.efficiency`` say together: ratios, exponents, and where methods cross."""
+"""Joint results of the cells of ``benchmarks.efficiency``: ratios, exponents, and crossings of methods."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from benchmarks.efficiency.results import Results
 
 
 class Times(NamedTuple):
-    """A time cell: seconds a query (medians), and end-to-end's by eRAG's, of each pair of rounds in turn.
+    """A time cell: seconds a query (medians), and end-to-end's by eRAG's, in turn by pair of rounds.
 
     Attributes:
-        cpu_ratio: the same of the processor's time, by medians; None on a GPU.
+        cpu_ratio: ratio of CPU times, by medians; None on a GPU.
     """
 
     end_to_end: float
@@ -32,9 +32,9 @@ class Times(NamedTuple):
 
 
 class Peaks(NamedTuple):
-    """Bytes above the loaded model: of a list, of its k passages as a batch, and of one passage.
+    """Bytes above the loaded model: of a list, of its k passages as a batch, and of a single passage.
 
-    None where that was not measured.
+    None if not measured.
     """
 
     end_to_end: int | None
@@ -51,7 +51,7 @@ class Point(NamedTuple):
 
 
 class Exponents(NamedTuple):
-    """Of ``value = c k^a d^b``: a and b, NaN where k or d was not varied; and the number of points."""
+    """Exponents a and b of ``value = c k^a d^b``, NaN if k or d did not vary; and the number of points."""
 
     k: float
     length: float
@@ -85,7 +85,7 @@ class Fastest(NamedTuple):
 
 
 def measured(results: Results, like: Cell | None = None) -> list[tuple[Cell, Times, Peaks]]:
-    """The time cells that are done, or those of one kind, with their figures; T5-small, the paper's model, first."""
+    """The finished time cells, or cells like ``like``, with their figures; T5-small, the paper's model, first."""
 
     def place(cell: Cell) -> tuple[object, ...]:
         kind = (cell.model != "t5-small", cell.model, cell.augmentation, cell.way)
@@ -102,9 +102,9 @@ def measured(results: Results, like: Cell | None = None) -> list[tuple[Cell, Tim
 
 
 def fastest(results: Results) -> dict[Cell, Fastest]:
-    """Seconds a query of each method by its fastest way; by cells that have nothing said of the way.
+    """Seconds a query by method, for its fastest way; keys are cells without their way.
 
-    Places where only one way was measured are left out.
+    Places with measurements of a single way are left out.
     """
     places: dict[Cell, list[tuple[str, Times]]] = {}
     for cell, times, _ in measured(results):
@@ -132,10 +132,10 @@ class Beside(NamedTuple):
 
 
 def beside_generate(results: Results, times: Iterable[Cell]) -> dict[Cell, dict[Method, Beside]]:
-    """The engine beside ``generate`` in each place where both were measured, by the engine's cells.
+    """The engine beside ``generate`` in each place with both measurements, by the engine's cells.
 
-    The processor's seconds (a GPU: those by the clock), the least of the rounds: the ways are cells of their
-    own, minutes apart, and other work on the machine can only add to what they take.
+    CPU seconds (on a GPU: wall-clock seconds), the least of the rounds: the ways are cells of their
+    own, minutes apart, and other work on the machine can only add to their time.
     """
     places: dict[Cell, dict[Method, dict[Way, float]]] = {}
     for cell in times:
@@ -162,8 +162,8 @@ def ratio(one: float | None, other: float | None) -> float | None:
 def fit(points: Iterable[Point]) -> Exponents:
     """Exponents of k and of the passages' length by least squares of logarithms.
 
-    Points whose value is not above 0 are left out. An exponent is NaN where all points have the same k,
-    or length, or where the two cannot be told apart.
+    Points whose value is not above 0 are left out. An exponent is NaN if all points have the same k,
+    or length, or if the two cannot be separated.
     """
     kept = [point for point in points if point.value > 0]
     columns = [[math.log(point.k), math.log(point.length)] for point in kept]
@@ -210,16 +210,16 @@ def peaks_by_place(results: Results, like: Cell, part: str) -> list[Point]:
 
 
 def kind_of(cell: Cell) -> Cell:
-    """What a cell has in common with those of other k and lengths."""
+    """The common key of cells that differ only in k and length."""
     return replace(cell, k=0, length=0)
 
 
 def crossing(ratios: Sequence[tuple[int, float]], along: str = "k") -> str:
-    """From which k, or length of passages, on end-to-end takes longer than eRAG, in words.
+    """The k, or length of passages, above which end-to-end takes longer than eRAG, in words.
 
     Args:
         ratios: k with end-to-end's time by eRAG's, for one length of passages; or the other way round.
-        along: what the first of each pair is.
+        along: name of the first item of a pair.
     """
     ordered = sorted(ratios)
     above = [value > 1 for _, value in ordered]

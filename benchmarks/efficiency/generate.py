@@ -47,7 +47,7 @@ class Generate:
 
     @torch.inference_mode()
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
-        """The answers of one batch; with Fusion-in-Decoder all reads have as many inputs."""
+        """The answers of a batch; with Fusion-in-Decoder all reads have the same number of inputs."""
         texts = inputs if self._fuses else [["".join(pieces)] for pieces in inputs]
         batch = self.tokenizer(
             [text for read in texts for text in read],

@@ -28,14 +28,14 @@ class Shape:
 
     Attributes:
         hidden: width of the states.
-        inner, key_inner: width of all heads of the queries, and of the keys (fewer where heads share them).
+        inner, key_inner: width of all heads of the queries, and of the keys (fewer if heads share them).
         feed_forward, gates: width of the feed-forward layer, and its projections into that width.
         layers: of the encoder and of the decoder each, or of the decoder alone.
-        positions: the longest text that the model can take; 0 where there is no limit.
-        template, passage: about how many tokens a prompt has beside its passages (the question, worked
-            examples), and beside the text of each. For predictions; results have tokens as counted.
+        positions: the longest text that the model can take; 0 without a limit.
+        template, passage: approximate number of tokens in a prompt beside its passages (the question, worked
+            examples), and beside a passage's text. For predictions; results have tokens as counted.
         reads: whether its weights were trained, so that its answers mean something.
-        path, counted: of a model of the user's own: where its weights are, and how many they are.
+        path, counted: of a model of the user's own: the place of its weights, and their number.
     """
 
     name: str
@@ -142,9 +142,9 @@ class Cell:
         k: passages of a list.
         length: tokens of a passage's text.
         answer_tokens: of every answer, since models with random weights never end one.
-        method: whose peak is measured; empty where both methods are (times are taken in turn).
+        method: whose peak is measured; empty if both methods are (times are measured in turn).
         batch: reads of a batch; 0 for as many as the memory budget allows.
-        change: of savings, what is evaluated after what (``benchmarks.efficiency.savings``).
+        change: of savings, the change between two evaluations (``benchmarks.efficiency.savings``).
     """
 
     kind: Kind
@@ -160,7 +160,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """How lines of progress and lists of what was left out call the cell."""
+        """Name of the cell in lines of progress and lists of cells left out."""
         parts = [self.kind, self.model, self.augmentation, self.way, f"k={self.k}"]
         parts += [f"{self.length} tokens", f"answers of {self.answer_tokens}"]
         parts += [self.method, self.change]
@@ -170,13 +170,13 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What all cells of a run share; figures of different conditions are not put together.
+    """Conditions common to all cells of a run; figures of different conditions are not combined.
 
     Attributes:
         dtype, threads: of the models.
         memory: bytes that a process may use, its weights included.
         tokens: of passages that each method reads in a round, at least one query's.
-        rounds: how often each side is measured, in turn.
+        rounds: number of measurements per side, in turn.
     """
 
     dtype: Dtype
@@ -202,14 +202,14 @@ PAPER_K, PAPER_LENGTH = 50, 200
 
 
 def augmentations(shape: Shape) -> tuple[Augmentation, ...]:
-    """How a model can be given passages; decoder-only models cannot do Fusion-in-Decoder."""
+    """Augmentations that a model supports; decoder-only models cannot do Fusion-in-Decoder."""
     return ("in-prompt", "fid") if shape.architecture == "encoder-decoder" else ("in-prompt",)
 
 
 def memory_cells(cell: Cell) -> dict[str, Cell]:
-    """The peaks that belong to a time: of a list, of k passages in a batch, and of one passage.
+    """The peaks that belong to a time: of a list, of k passages in a batch, and of a single passage.
 
-    A passage alone is the same read whatever the list and, with an encoder-decoder model, whatever the
+    A passage alone is the same read for any list and, with an encoder-decoder model, for any
     augmentation; such cells are equal, and measured once.
     """
     one = replace(cell, kind="memory", augmentation="in-prompt", method="erag", batch=1, k=1)
@@ -227,7 +227,7 @@ def _with_memory(cells: Sequence[Cell]) -> Iterator[Cell]:
 
 
 def paper_length(shape: Shape) -> int:
-    """Tokens of a passage in the paper's setting; half of them where its list exceeds a model's positions."""
+    """Tokens of a passage in the paper's setting; half as many if its list exceeds a model's positions."""
     needed = shape.template + PAPER_K * (PAPER_LENGTH + shape.passage) + max(ANSWERS)
     return PAPER_LENGTH // 2 if 0 < shape.positions < needed else PAPER_LENGTH
 

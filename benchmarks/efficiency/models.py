@@ -1,8 +1,8 @@
-"""The models of ``benchmarks.efficiency`` and what they read.
+"""The models of ``benchmarks.efficiency`` and their texts.
 
-T5-small- and T5-base-shaped models have random weights: what they write means nothing, what it takes is
-what real weights of these sizes take. Their tokenizer is trained on the bundled articles. The other models, the bundled
-readers and the user's own, are as they are.
+T5-small- and T5-base-shaped models have random weights: their outputs mean nothing, but they cost as much as
+real weights of the same size. Their tokenizer is trained on the bundled articles. The other models, the bundled
+readers and the user's own, are used unchanged.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.queries.read import read_queries
 
 ARTICLES = "articles.txt"  # in the folder that cells get
-# Of the bundled articles: enough for the grid's largest cell, 40,000 tokens for each of two queries; and of a
-# token, where cells of the user's are larger.
+# Characters of the bundled articles: enough for the grid's largest cell, 40,000 tokens for each of two queries;
+# and characters per token, if the user's cells are larger.
 _CHARACTERS, _OF_A_TOKEN = 800_000, 6
 # Characters that the tokenizers are trained on, and the tokens that they know.
 _TRAINED_ON, _VOCABULARY = 400_000, 8000
 TOKENS = 32128  # of the models
 # Encoder-decoder readers cut inputs at 512 tokens, and at 250 in Fusion-in-Decoder. Here nothing is cut.
 _UNCUT = 10**6
-_PER_TOKEN = 12  # characters of the text that tokens are taken from: more than they have
+_PER_TOKEN = 12  # characters of text per token to take: more than tokens have
 
 
 class Subject(NamedTuple):
-    """A model with an augmentation: what a cell's process loads, and how it is asked.
+    """A model with an augmentation: the model and prompt that a cell's process loads.
 
-    How long answers are is the cell's to say.
+    The cell sets the length of answers.
     """
 
     spec: ReaderSpec
@@ -50,7 +50,7 @@ class Subject(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What the two methods read of the same queries: whole lists, and each of their passages alone."""
+    """The texts of the two methods for the same queries: whole lists, and their single passages."""
 
     lists: list[list[str]]
     singles: list[list[str]]
@@ -155,7 +155,7 @@ def load(spec: ReaderSpec) -> Reader:
 
 
 def sample(cell: Cell, subject: Subject, folder: Path, tokenizer: Any, queries: int) -> Sample:
-    """Lists of ``k`` passages of ``length`` tokens each, all of them different, for the first queries.
+    """Lists of ``k`` passages of ``length`` tokens each, all different, for the first queries.
 
     Raises:
         InputError: the bundled articles or questions are too few.

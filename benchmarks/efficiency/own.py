@@ -1,4 +1,4 @@
-"""Models of one's own in ``benchmarks.efficiency``: their sizes, from the files in their directories."""
+"""The user's own models in ``benchmarks.efficiency``: their sizes, from the files in their directories."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a cell of ``benchmarks.efficiency`` will take: tokens, peak memory and seconds, from sizes alone.
+"""Predict a cell of ``benchmarks.efficiency``: tokens, peak memory and seconds, from sizes alone.
 
-Predictions decide what is run and in what batches; no result comes from them. Peaks count what is held at
-the widest point of a layer. The number of copies of the attention's scores that a way holds at once was
-read from its code, and the predictions of small cells are compared with their measurements in the JSON.
+Predictions decide the cells to run and their batches; no result comes from them. Peaks count the memory in use at
+the widest point of a layer. The number of copies of the attention's scores that a way keeps at once comes
+from its code, and the predictions of small cells are compared with their measurements in the JSON.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _SCORES_RATE = 4e9
 # Queries of an evaluation whose savings are measured, by readers that read.
 _QUERIES_OF_READERS = {"bundled": 2, "bundled-fid": 8}
 # Seconds after which a cell begins no further round: long rounds vary less than short ones, and the paper's
-# setting is worth more. Peaks vary less still, and the first is what counts.
+# setting is worth more. Peaks vary less still, and the first one counts.
 _ENOUGH, _ENOUGH_OF_PAPER, ENOUGH_PEAKS = 40.0, 100.0, 5.0
 
 
 class Reads(NamedTuple):
-    """The shape of a method's reads: how many texts each has, the tokens of each text, and of the answer."""
+    """The shape of a method's reads: number of texts, tokens per text, and tokens of the answer."""
 
     texts: int
     tokens: int
@@ -120,7 +120,7 @@ def batch_bytes(shape: Shape, way: Way, reads: Reads, rows: int, item: int) -> i
     tokens = texts * length
     square = shape.heads * length**2
     engine = way == "engine"
-    # What runs at once: all of a batch, or a chunk of it (at least a text, where an encoder reads it).
+    # Tokens that run at once: all of a batch, or a chunk (at least a text, in an encoder).
     chunk = tokens
     if engine:
         chunk = min(
@@ -132,8 +132,8 @@ def batch_bytes(shape: Shape, way: Way, reads: Reads, rows: int, item: int) -> i
         2 * (shape.inner + shape.key_inner), (shape.gates + 1) * shape.feed_forward
     )
     kept = 2 * shape.layers * shape.key_inner * item
-    # Scores: the engine's readers attend text by text, some queries at a time; fused attention holds the
-    # bias and what is added to it; attention that is not fused the scores before and after each of its
+    # Scores: the engine's readers attend text by text, some queries at a time; fused attention keeps the
+    # bias and its summands; attention that is not fused keeps the scores before and after each of its
     # operations.
     if engine:
         scores = shape.heads * 64 * length * 12 if causal else min(square, SCORES) * (2 * item + 8)
@@ -141,13 +141,13 @@ def batch_bytes(shape: Shape, way: Way, reads: Reads, rows: int, item: int) -> i
         scores = texts * length**2 * item if causal else square * item * (1 + texts)
     else:
         scores = square * (texts * (8 + item) if causal else item * (1 + 3 * texts))
-    # Keys and values of a chunk are put where those of all stand; a decoder-only model's are copied as
+    # Keys and values of a chunk are copied into the cache of all tokens; in decoder-only models they are copied as
     # they grow.
     states = kept * (tokens + chunk if engine else tokens * (1 + causal))
     states += 2 * kept * rows * reads.written  # and copied as answers grow, or end
     logits = rows * shape.vocabulary * (item + 8)
     in_layers = chunk * wide + scores + states + logits
-    # T5's table of positions is made from distances in whole numbers, several times as wide.
+    # T5's table of positions is computed from integer distances, several times as wide.
     table = 0 if causal or engine else 48 * length**2 + 2 * square * item
     return int(max(in_layers, table))
 
@@ -191,7 +191,7 @@ def _read_seconds(shape: Shape, way: Way, reads: Reads, conditions: Conditions, 
 
 
 class Pace:
-    """How long cells take beside what was predicted, from those that are done.
+    """The ratio of cells' seconds to predicted seconds, from finished cells.
 
     Args:
         done: seconds of cells, processes included.
@@ -211,12 +211,12 @@ class Pace:
             self._ratios.setdefault(group, []).append(ratio)
 
     def seconds(self, cell: Cell) -> float:
-        """What a cell is expected to take: by cells like it, or by all."""
+        """Expected seconds of a cell: by similar cells, or by all."""
         known = next((self._ratios[g] for g in _groups(cell) if g in self._ratios), [1.0])
         return work(cell, self._conditions) * median(known[-9:])
 
 
 def _groups(cell: Cell) -> list[tuple[str, ...]]:
-    """What a cell is compared with: from the most alike to all."""
+    """Groups for comparison with a cell: from the most alike to all."""
     own = (cell.kind, cell.model, cell.augmentation, cell.way, str(cell.answer_tokens))
     return [own, own[:4], own[:2], own[:1], ()]

@@ -1,6 +1,6 @@
 """Cells of ``benchmarks.efficiency`` in processes of their own, with a limit of time.
 
-Each is forked from a server that has imported what cells need and has run nothing: a process begins in a
+Each is forked from a server that has imported the modules of cells and has run nothing: a process begins in a
 fraction of a second, and inherits neither a model nor a peak.
 """
 
@@ -28,8 +28,8 @@ _SERVER = multiprocessing.get_context("forkserver")
 def start_server() -> None:
     """Have the server import while this process prepares the models.
 
-    A terminal sends Ctrl-C to all processes. Those of cells inherit that it is held back here, in a thread that does
-    nothing else: this process ends them. What tracks resources lets such signals through as it starts.
+    A terminal sends Ctrl-C to all processes. Processes of cells inherit that it is blocked here, in a thread that does
+    nothing else: this process ends them. The resource tracker lets such signals through at its start.
     """
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -70,7 +70,7 @@ def run(
         process.join()
         outcome = {"status": "failed", "why": f"its process ended with {process.exitcode}"}
     finally:
-        # What a process that is killed had open stays with the system until the benchmark ends.
+        # Open files of a killed process stay with the system until the benchmark ends.
         process.join(_ENDING if ended else 0)
         process.kill()
         process.join()

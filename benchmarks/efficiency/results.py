@@ -26,7 +26,7 @@ _PACKAGES = ("torch", "transformers", "tokenizers")
 
 
 def circumstances(conditions: Conditions) -> dict[str, Any]:
-    """What figures depend on: the machine, the versions and the conditions, without the date."""
+    """The circumstances of figures: the machine, the versions and the conditions, without the date."""
     gpu = device.machine_has_gpu()
     return {
         "machine": {
@@ -52,7 +52,7 @@ class Results:
         dates: the first and the last day of measurements.
 
     Raises:
-        InputError: the file is no such file, or its figures were taken in other circumstances.
+        InputError: the file is no such file, or its figures were measured in other circumstances.
     """
 
     def __init__(self, path: Path, conditions: Conditions) -> None:
@@ -101,7 +101,7 @@ class Results:
         write_text(json.dumps(report, indent=1) + "\n", self._path)
 
     def add_page(self, lines: Sequence[Line]) -> None:
-        """Write into the file what ``python -m benchmarks`` says of it; gone with the next outcome."""
+        """Write the file's lines for the page of ``python -m benchmarks``; the next outcome removes them."""
         report = json.loads(self._path.read_text(encoding="utf-8"))
         report["page"] = [line._asdict() for line in lines]
         write_text(json.dumps(report, indent=1) + "\n", self._path)
@@ -134,7 +134,7 @@ class Results:
 
 
 def differences(known: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two circumstances: ``versions.torch: '2.1' then, '2.2' now``."""
+    """Differences between two circumstances: ``versions.torch: '2.1' then, '2.2' now``."""
     return [
         f"{part}.{name}: {quoted(known[part].get(name))} then, {quoted(now[part].get(name))} now"
         for part in now

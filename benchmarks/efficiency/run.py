@@ -5,11 +5,11 @@
 The same queries with the same k passages each are read whole (end-to-end) and passage by passage (eRAG), by
 T5-small- and T5-base-shaped models with random weights, by the bundled decoder-only reader, and by models of the
 user's own; in-prompt and with Fusion-in-Decoder; by the engine's own readers and by transformers' ``generate``, with fused attention
-and without; for several k and lengths of passages. docs/efficiency.md says what is measured, and how.
+and without; for several k and lengths of passages. docs/efficiency.md describes the measurements.
 
-Each cell runs in a process of its own, is not run where its predicted peak exceeds the budget, ends at
-``--limit``, and is saved as it ends: the same command goes on where it was, also after Ctrl-C. Beside the JSON file
-stand the tables (``.md``), two plots (``-time.svg``, ``-memory.svg``) and a page with both (``.html``).
+Each cell runs in a process of its own, is skipped if its predicted peak exceeds the budget, ends at
+``--limit``, and is saved at its end: the same command resumes, also after Ctrl-C. Beside the JSON file
+are the tables (``.md``), two plots (``-time.svg``, ``-memory.svg``) and a page with both (``.html``).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from jobs._signals import StoppedError, keeps, stoppable
 NO_TIME = "no time left"
 # Half of the machine is left to others; the engine itself takes a quarter by default.
 _SHARE_OF_MEMORY = 0.5
-# What options choose: fields of cells, and which of these options leave checks as they are.
+# Fields of cells that options choose, and the options that leave checks unchanged.
 _CHOICES = {
     "models": "model",
     "augmentations": "augmentation",
@@ -77,7 +77,7 @@ def left_out(cell: Cell, conditions: Conditions) -> str:
 def run_cells(
     cells: Sequence[Cell], conditions: Conditions, results: Results, *, hours: float, limit: float
 ) -> dict[Cell, str]:
-    """Run what is not done yet, until the time is over; the cells that were not run, with the reason."""
+    """Run the missing cells, until the time is over; return the cells left out, with the reason."""
     end = time.monotonic() + 3600 * hours
     left: dict[Cell, str] = {}
     missing: list[Cell] = []
@@ -131,7 +131,7 @@ def run_cells(
 
 
 def plan(cells: Sequence[Cell], conditions: Conditions, results: Results, limit: float) -> None:
-    """Print what would be run: how many cells, how long they are expected to take, and what cannot be."""
+    """Print the cells to run: their number, the expected time, and cells that cannot run."""
     pace = predict.Pace(results.walls(), conditions)
     seconds, left, number = 0.0, {}, 0
     for cell in cells:
@@ -185,7 +185,7 @@ def conditions_of(
 def chosen(cells: Sequence[Cell], **options: str | None) -> list[Cell]:
     """The cells that options choose, with the peaks that belong to their times.
 
-    Checks are made whatever k, the length and the way are.
+    Checks run for any k, length and way.
 
     Args:
         options: by the names in ``_CHOICES``, values separated by commas; None for all.
@@ -216,7 +216,7 @@ def chosen(cells: Sequence[Cell], **options: str | None) -> list[Cell]:
 
 
 def _listed(option: str, text: str, values: Iterable[str | int]) -> list[str]:
-    """The values that an option lists, of those that there are."""
+    """The values that an option lists, checked against the existing values."""
     known = [str(value) for value in sorted(set(values))]
     asked = [part.strip() for part in text.split(",")]
     if unknown := [value for value in asked if value not in known]:

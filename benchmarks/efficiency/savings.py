@@ -1,11 +1,11 @@
-"""What the engine saves, apart and together: sharing within a reader, and the read store.
+"""The engine's savings, single and combined: sharing within a reader, and the read store.
 
 An evaluation reads the lists of some queries, each passage alone and each list whole: of a first
 retriever; of a second one that lists half of the first's passages; of the first with one passage of every
 list swapped; and of the first once more, for a second metric. Each is done in several ways
 (``changes.ways``): with and without sharing (Fusion-in-Decoder: one encoder pass for both kinds of read;
-decoder-only readers: what prompts begin with is computed once), and with and without a read store that has the
-first retriever's reads. Readers that read are given the demo's questions with BM25's passages.
+decoder-only readers: common beginnings of prompts are computed once), and with and without a read store that has the
+first retriever's reads. Trained readers read the demo's questions with BM25's passages.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries
 from engine.tables import DOC_ID, DOC_IDS, QUERY_ID, TEXT, TITLE
 
-# Longer than any text, so that nothing is taken to be shared.
+# Longer than any text, so that nothing counts as shared.
 _NEVER = 2**31
 
 
 class Data(NamedTuple):
-    """Queries, passages, and of each query the ids of the passages that the changes list, by number."""
+    """Queries, passages, and by query the ids of the passages that the changes list, by number."""
 
     queries: pl.DataFrame
     corpus: pl.DataFrame
@@ -55,8 +55,8 @@ class Data(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """What reads took: the reader's seconds (of all its threads on a CPU, which other work on the machine changes
-    less than those by the clock), reads done, tokens computed of prompts, and written.
+    """Cost of reads: the reader's seconds (on a CPU of all its threads, which other work on the machine changes
+    less than wall-clock seconds), reads done, and tokens computed from prompts and written.
     """
 
     seconds: float
@@ -66,7 +66,7 @@ class Spent(NamedTuple):
 
 
 def measure(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) -> dict[str, Any]:
-    """What each way to do an evaluation takes, as ``Spent`` has it; seconds are lists, one of each round."""
+    """Costs of ways to do an evaluation, as fields of ``Spent``; seconds are lists with an item for each round."""
     with contextlib.nullcontext() if machine_has_gpu() else _by_processor():
         return _measured(cell, conditions, subject, folder)
 
@@ -131,7 +131,7 @@ def _listed_by_bm25(cell: Cell, count: int) -> Data:
 def _wanted(
     change: str, cell: Cell, data: Data, subject: Subject, way: Way
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The reads of single passages, and those of whole lists."""
+    """The reads of single passages, and the reads of whole lists."""
     numbers = listed(change, cell.k)
     lists = [(q, [own[number] for number in numbers]) for q, own in data.ids.items()]
     single = [(q, [doc_id]) for q, doc_ids in lists for doc_id in doc_ids]
@@ -195,7 +195,7 @@ def _do(parts: Sequence[pl.DataFrame], spec: ReaderSpec, store: Path) -> Spent:
 
 @contextlib.contextmanager
 def _by_processor() -> Iterator[None]:
-    """All times are taken by the processor's clock: a cell has its process to itself."""
+    """Measure all times in CPU time: a cell has its process to itself."""
     with mock.patch.object(time, "perf_counter", time.process_time):
         yield
 

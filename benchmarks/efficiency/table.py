@@ -44,7 +44,7 @@ Left = Mapping[Cell, str]
 
 
 def grids(results: Results) -> list[Grid]:
-    """All tables; what is bold in Markdown stands between two pairs of asterisks."""
+    """All tables; double asterisks mark cells that are bold in Markdown."""
     times = [cell for cell, *_ in measured(results)]
     kinds = list(dict.fromkeys(map(kind_of, times)))
     return [
@@ -76,7 +76,7 @@ def markdown(results: Results, left: Left) -> list[str]:
 
 
 def ratios(results: Results) -> list[Line]:
-    """The ratios at the largest number of passages of each model, augmentation and way, for the page of all
+    """The ratios at the largest number of passages by model, augmentation and way, for the page of all
     benchmarks.
     """
     largest = {
@@ -110,7 +110,7 @@ def _mebibytes(value: int | None) -> str:
 
 
 def _beside_paper(results: Results) -> Iterator[Grid]:
-    """The paper's figures beside those of each model and augmentation, nearest to the paper's setting."""
+    """The paper's figures beside our figures by model and augmentation, nearest to the paper's setting."""
     of_models = groupby(measured(results), lambda one: (one[0].model, one[0].augmentation))
     for number, ((model, how), group) in enumerate(of_models, 1):
         found = list(group)
@@ -212,7 +212,7 @@ def _beside_generate(results: Results, times: Sequence[Cell]) -> Grid:
 
 
 def _named(place: Cell, *, way: bool = False) -> list[str]:
-    """Where cells stand, as ``_PLACE`` heads it; with their ``way`` as the third."""
+    """The place of cells, under the headings of ``_PLACE``; with their ``way`` as the third."""
     numbers = (place.k, place.length, place.answer_tokens)
     return [place.model, place.augmentation, *[place.way] * way, *map(str, numbers)]
 
@@ -296,7 +296,7 @@ def _savings(results: Results) -> Grid:
 
 
 def left_out(results: Results, left: Left) -> dict[Cell, str]:
-    """The cells without figures, with the reason: those of ``left``, those stopped, and those that failed."""
+    """The cells without figures, with the reason: cells in ``left``, stopped cells, and failed cells."""
     reasons = dict(left)
     for cell, outcome in results.outcomes.items():
         if outcome["status"] == "stopped":

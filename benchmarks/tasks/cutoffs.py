@@ -1,15 +1,15 @@
-"""Figure 1 of the eRAG paper on the tasks of Table 1: how well each label agrees with the end-to-end score, by k.
+"""Figure 1 of the eRAG paper on the tasks of Table 1: agreement of labels with the end-to-end score, by k.
 
     python -m benchmarks.tasks.cutoffs [--data DIR] [--tasks nq,trivia,two-hop] [--runs bm25] [--questions 300]
         [--work DIR] [--cells DIR] [--shown-only]
 
 The reader of a task is ``trained-fid`` (``benchmarks.tasks.train``), which learned from lists of five. It reads each of
-the 50 passages of a list alone, and the first 1, 3, 5, 10, 20 and 50 together. The best order of nDCG is that of the list's own
-passages, where Table 1 orders those of all four runs: the same labels give other values there.
+the 50 passages of a list alone, and the first 1, 3, 5, 10, 20 and 50 together. The best order of nDCG is of the list's own
+passages, in Table 1 of all four runs' passages: the same labels have other values there.
 
-A cell is a task with a run. Its labels, the end-to-end scores at every k and how it was made are kept in ``benchmarks/cells/cutoffs``
-(``--cells``); the table is made of these alone, and ``--shown-only`` reads nothing. A cell that is there with as many
-questions is not read again, and LLM calls are cached in the folder of ``--work``, so that an interrupted cell goes on.
+A cell is a task with a run. Its labels, the end-to-end scores at every k and its provenance are kept in ``benchmarks/cells/cutoffs``
+(``--cells``); the table needs the cells alone, and ``--shown-only`` reads nothing. A stored cell with as many
+questions is not read again, and LLM calls are cached in the folder of ``--work``, so that an interrupted cell resumes.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def make_cell(task: str, run: str, options: argparse.Namespace) -> None:
-    """Evaluate a task at every cutoff, and keep what was found, unless that is there with as many questions.
+    """Evaluate a task at every cutoff, and store the results, unless a cell with as many questions exists.
 
     Args:
         options: ``questions``, ``cells``, ``work`` and ``data``, as in the command.
@@ -118,7 +118,7 @@ def lists_of(task: str, run: str, work: Path, data: Path | None) -> dict[str, An
 
 
 def keep(task: str, run: str, done: Study, folder: Path) -> None:
-    """Write the labels of a cell by rank, the end-to-end score at every cutoff, and how it was made."""
+    """Write the labels of a cell by rank, the end-to-end score at every cutoff, and the cell's provenance."""
     main = done.evaluations[done.main]
     labels = labels_by_rank(main).drop(RUN, DOC_ID)
     whole = pl.concat(
@@ -152,7 +152,7 @@ def drawn(folder: Path) -> Grid:
 
 
 def kept_scores(path: Path, run: str, k: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Of a kept cell the end-to-end scores of the first ``k`` passages, and the scores of their labels by query."""
+    """End-to-end scores of a kept cell for the first ``k`` passages, and the scores of their labels by query."""
     whole = pl.read_parquet(path.with_name(f"{path.stem}-scores.parquet")).filter(pl.col(K) == k)
     labels = pl.read_parquet(path.with_name(f"{path.stem}-labels.parquet"))
     ranked = labels.filter(pl.col(RANK) <= k).with_columns(

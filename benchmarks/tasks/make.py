@@ -12,7 +12,7 @@ from benchmarks.bundled_reader.spans import Span
 from benchmarks.tasks.sentences import Fact, counts, facts
 from engine.sources.articles.read import Article
 
-# A year that is asked for, or exchanged, lies at least so far from another.
+# A year in a question, or a substitute, differs at least this much from another year.
 _APART = 3
 _OPENINGS = (
     "I have been reading about {title}.\nSo have I. What would you like to know?\nWhat can you tell me about {name}?",
@@ -21,13 +21,13 @@ _OPENINGS = (
     "Let us talk about {title}.\nGladly. Where shall we begin?\nWith {name}, please. What is there to say?",
 )
 _SHORTEST_REPLY = 12
-# No names that say what a sentence is about.
+# Names that do not identify the subject of a sentence.
 _WEAK = frozenset(("Moon", "Earth", "Sun", *month_name[1:]))
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, claimed or said; answers, any of which is right; titles and sentences that it was made of."""
+    """A question, claim or utterance; answers, all right; titles and sentences of its sources."""
 
     text: str
     answers: tuple[str, ...]
@@ -41,14 +41,14 @@ class Question:
         return {"id": query_id, "input": self.text, "output": output}
 
 
-# Of the sentences of the articles that questions are made of, those that stand by themselves by default.
+# The articles' sentences for making questions; None for the sentences that stand by themselves.
 Facts = Sequence[Fact] | None
 
 
 def trivia(
     articles: Sequence[Article], count: int, seed: int, every: Facts = None
 ) -> list[Question]:
-    """Who or what did something: the subject of a sentence that has another name, or a number, in the rest."""
+    """Questions for the subject of a sentence that has a second name, or a number, in the rest."""
     names, rng = counts(articles), random.Random(f"trivia {seed}")
 
     def made(fact: Fact) -> Iterator[Question]:
@@ -68,7 +68,7 @@ def trivia(
 def claims(
     articles: Sequence[Article], count: int, seed: int, every: Facts = None
 ) -> list[Question]:
-    """Sentences with a year, date or number, half of them with another one of the article in its place."""
+    """Sentences with a year, date or number, half false: another value of the article replaces it."""
     rng, every = random.Random(f"claims {seed}"), every or facts(articles)
     by_article: dict[str, list[Fact]] = {}
     for fact in every:
@@ -104,7 +104,7 @@ def claims(
 def two_hop(
     articles: Sequence[Article], count: int, seed: int, every: Facts = None
 ) -> list[Question]:
-    """What is missing in a sentence on a name that a sentence of another article has, too; the name is X in both."""
+    """Questions for a gap in a sentence, about a name that another article's sentence shares; the name is X in both."""
     rng, known = random.Random(f"two-hop {seed}"), counts(articles)
     every = every or facts(articles)
     links = _links(every, known)
@@ -134,7 +134,7 @@ def two_hop(
 
 
 def _links(every: Sequence[Fact], known: Mapping[str, int]) -> dict[str, list[Fact]]:
-    """The sentences of each name that sentences of several articles have once, as a whole name."""
+    """By name, the sentences with exactly one occurrence, for names in sentences of several articles, as whole names."""
     links: dict[str, list[Fact]] = {}
     for fact in every:
         for name in sorted({*fact.values("name")} - _WEAK):  # sets differ from process to process
@@ -144,7 +144,7 @@ def _links(every: Sequence[Fact], known: Mapping[str, int]) -> dict[str, list[Fa
 
 
 def _is_gap(fact: Fact, span: Span, known: Mapping[str, int]) -> bool:
-    """Whether a sentence can be asked for a span: it stands there once, and is a name, or no part of a decade."""
+    """Whether a span makes a fair gap: it occurs once in the sentence, and is a name, or no part of a decade."""
     answer = span.of(fact.text)
     is_name = span.kind == "name"
     fit = known[answer] > 0 and not answer.endswith(("'s", "’s")) and answer not in _WEAK
@@ -161,7 +161,7 @@ def _holds_once(text: str, words: str) -> bool:
 def dialogue(
     articles: Sequence[Article], count: int, seed: int, every: Facts = None
 ) -> list[Question]:
-    """Something is asked about a name of several words that stands once in all articles; its sentence is the answer."""
+    """Questions about a name of several words that occurs once in all articles; its sentence is the answer."""
     rng, everything = random.Random(f"dialogue {seed}"), "\n".join(one.text for one in articles)
 
     def is_asked(fact: Fact, span: Span) -> bool:
@@ -204,7 +204,7 @@ def _drawn(
     rng: random.Random,
     taken: set[str] | None = None,
 ) -> list[Question]:
-    """So many questions of sentences in a random order, one of each as far as there are enough; none of those ``taken``.
+    """Draw questions from sentences in random order, one per sentence as far as possible, without sentences in ``taken``.
 
     Raises:
         ValueError: there are fewer.
@@ -213,7 +213,7 @@ def _drawn(
     rng.shuffle(order)
     makers = [made(fact) for fact in order if fact.text not in taken]
     found: list[Question] = []
-    while makers and len(found) < count:  # one of each sentence first, then another one
+    while makers and len(found) < count:  # first a question per sentence, then a second, and so on
         firsts = [(maker, next(maker, None)) for maker in makers]
         makers = [maker for maker, question in firsts if question]
         found += [question for _, question in firsts if question]
@@ -239,13 +239,13 @@ def _is_decade(text: str, span: Span) -> bool:
 
 
 def _is_anchored(fact: Fact) -> bool:
-    """Whether it says what it is about: by the title, or by two names."""
+    """Whether a sentence identifies its subject: by the title, or by two names."""
     names = [name for name in fact.values("name") if len(name) > 3 and name not in _WEAK]
     return fact.title in fact.text or len(names) >= 2
 
 
 def _differs(old: str, new: str) -> bool:
-    """Whether two years, dates or numbers are of one form, and far enough apart to make a true sentence false."""
+    """Whether two years, dates or numbers have the same form, and differ enough to make a true sentence false."""
     if re.sub(r"\d+", "0", old) != re.sub(r"\d+", "0", new):
         return False
     first, second = (re.findall(r"\d+", text.replace(",", "")) for text in (old, new))

@@ -12,7 +12,7 @@ from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.fusion import reciprocal_rank
 from engine.tables import RANK, RUN
 
-# Passages of each list that are fused; and the rank of BM25's list at which the bad run begins.
+# Number of passages per list to fuse; and the rank of BM25's list at which the bad run begins.
 _FUSED = 100
 LATE = 21
 
@@ -23,9 +23,9 @@ def retrieve(
     """The runs ``bm25``, ``dense`` (the bundled encoder), ``rrf`` (both fused) and ``late``, in one table.
 
     Args:
-        corpus, queries: the passages, and what is asked.
+        corpus, queries: the passages, and the questions.
         k: passages per query.
-        indexes: the folder of the corpus' indexes; those that are there are used.
+        indexes: the folder of the corpus' indexes; existing indexes are used.
         begin: the rank of BM25 at which ``late`` begins.
     """
     if not (indexes / "bm25").exists():

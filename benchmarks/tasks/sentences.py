@@ -1,4 +1,4 @@
-"""Sentences of the bundled articles that can be asked about: whole, on one thing that is named, and free of "this" and "he"."""
+"""Sentences of the bundled articles that suit questions: whole, on a single named thing, and free of "this" and "he"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from benchmarks.bundled_reader.spans import Span, sentences, spans
 from engine.sources.articles.read import Article
 
-# A sentence with one of these leans on the one before it, or on the reader's memory of it.
+# A sentence with such a word depends on the sentence before it, or on the reader's memory of that sentence.
 _LEANS = re.compile(
     r"\b(?:He|She|It|They|We|I|His|Her|Its|Their|he|she|it|they|him|them|us|This|That|These|Those|this|these|those"
     r"|such|Such|latter|former|however|However|also|therefore|above|below|following|here|there|There|Here|another"
@@ -24,7 +24,7 @@ _OWNERS = re.compile(r"\b(?:his|her|its|their)\b")
 _BAD = re.compile(
     r"[:;\[\]{}|=<>#*\"“”()…]|\.\.|\d\.\d|^[\d\W]|\b[A-Z]\.|\b(?:Dr|St|Mr|Mrs|Maj|Gen|Gov|Col|Lt|Capt|c|ca|cf|i\.e|e\.g)\."
 )
-# Of a list of books.
+# Marks of an entry in a list of books.
 _CITED = re.compile(r"\b(?:ISBN|eds?|pp|vol|Press|Routledge|Publish\w*|Books)\b")
 _VERBS = """
 is are was were has have had can could will would may might did does became becomes began begins came went saw met made
@@ -43,9 +43,9 @@ class Fact:
     Attributes:
         title: of the article.
         text: the sentence, a full stop at its end.
-        subject: what it begins with, a name before a verb; empty where it begins otherwise.
-        rest: what follows the subject, from the verb on, without the full stop.
-        spans: what can be asked for: names, dates, years and numbers.
+        subject: its beginning, if that is a name before a verb; else empty.
+        rest: the text after the subject, from the verb on, without the full stop.
+        spans: possible answers: names, dates, years and numbers.
     """
 
     title: str
@@ -62,7 +62,7 @@ class Fact:
 def facts(articles: Iterable[Article], *, alone: bool = True) -> list[Fact]:
     """Every sentence of the articles that stands by itself, in their order, each text once.
 
-    Without ``alone``, also sentences that lean on others, so that a reader has more to learn from.
+    ``alone``: whether to leave out sentences that depend on others; a reader has more to learn from with them.
     """
     found: dict[str, Fact] = {}
     for article in articles:
@@ -79,7 +79,7 @@ def facts(articles: Iterable[Article], *, alone: bool = True) -> list[Fact]:
 
 
 def is_alone(text: str) -> bool:
-    """Whether a sentence leans on no other one, and is made of plain words."""
+    """Whether a sentence depends on no other one, and has only plain words."""
     return (
         _SHORTEST <= len(text.split()) <= _LONGEST
         and not _LEANS.search(text)
@@ -98,7 +98,7 @@ def _fact(title: str, text: str) -> Fact:
 
 
 def _is_name(text: str) -> bool:
-    """Whether every word has a capital letter but for those that join names; the first one is no common word."""
+    """Whether every word has a capital letter, except for words that join names; the first is no common word."""
     bare = re.sub(r"^(?:The|A|An) ", "", text)
     words = [word for word in bare.split() if word not in ("of", "the", "and", "de", "von", "in")]
     if not words or not all(word[0].isupper() for word in words):
@@ -107,7 +107,7 @@ def _is_name(text: str) -> bool:
 
 
 def counts(articles: Sequence[Article]) -> Counter[str]:
-    """In how many sentences of all articles each name stands, not counting those that begin with it."""
+    """By name, the number of sentences of all articles that contain it, without sentences that begin with it."""
     return Counter(
         name
         for article in articles

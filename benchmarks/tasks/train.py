@@ -3,13 +3,13 @@
     python -m benchmarks.tasks.train [--data DIR] [--tasks claims,nq,dialogue,two-hop,trivia]
         [--ways fid,in-prompt] [--work DIR] [--cells DIR]
 
-Both ways have the same start, ``bundled-fid``, the same questions with the same lists of five passages, BM25's and those of
-the dense retriever by turns, and the same recipe (``erag train``). No question that is evaluated is trained on; nor, of the
-made tasks, is a sentence that an evaluated question is made of. The development questions are apart from both. Sentences
-that lean on others are used, too, so that there is enough to learn from.
+Both ways have the same start, ``bundled-fid``, the same questions with the same lists of five passages, by BM25 and the
+dense retriever in turn, and the same recipe (``erag train``). No evaluated question is trained on; nor, in the
+made tasks, is a source sentence of an evaluated question. The development questions are apart from both. Sentences
+that depend on others are used, too, so that there is enough to learn from.
 
-What was trained is in ``--work`` (``build/table-one/training``), a folder each, and goes on after an interruption; how
-it went is kept in the folder ``training`` of ``--cells``.
+The trained models are in ``--work`` (``build/table-one/training``), a folder each, and an interrupted training resumes;
+its record is kept in the folder ``training`` of ``--cells``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _BATCH, _RATE, _DEVELOPMENT = 8, 5e-4, 100
 
 @dataclass(frozen=True)
 class Size:
-    """How many questions of a task are made, a round, and how many of them are trained on at most, and how often."""
+    """Size of a task's training: questions to make per round, epochs, rounds, and the most questions to train on."""
 
     questions: int
     epochs: int
@@ -145,7 +145,7 @@ def by_turns(listed: pl.DataFrame, query_ids: pl.Series) -> pl.DataFrame:
 
 
 def asked(data: Path) -> list[list[str]]:
-    """The questions of people that are not evaluated, nor ask about an article of those: to train on, and development."""
+    """Questions of people, neither evaluated nor about articles of evaluated questions: for training, and development."""
     lines = (data / "queries.jsonl").read_text(encoding="utf-8").splitlines()
     known = {one for line in lines[:MOST] for one in _articles(line)}
     rest = [line for line in lines[MOST:] if not known & _articles(line)]
@@ -159,7 +159,7 @@ def _articles(line: str) -> set[str]:
 
 
 def made(task: str) -> list[list[str]]:
-    """Questions of sentences of which no evaluated question is made: to train on, and development, of other sentences."""
+    """Questions from sentences of no evaluated question: for training, and, from other sentences, for development."""
     articles, maker = list(read_source(wikipedia_dump())), MAKERS[task]
     taken = {one for question in maker(articles, MOST, SEED) for one in question.sentences}
     rest = [fact for fact in facts(articles, alone=False) if fact.text not in taken]
@@ -180,7 +180,7 @@ def _drawn(task: str, articles: list[Article], rest: list[Fact], count: int) -> 
 
 
 def keep(name: str, written: Path, folder: Path) -> None:
-    """Write how a training went: its recipe, the loss of each step, and the metric on development questions."""
+    """Write the record of a training: its recipe, the loss by step, and the metric on development questions."""
     content = json.loads(written.read_text())
     kept = {
         **{name: content["counts"].get(name, 0) for name in _COUNTS},
