@@ -1,7 +1,7 @@
-"""Measures how useful a retriever is to the LLM that reads its results (eRAG and its rivals).
+"""Measure how useful a retriever is to the LLM that reads its results (eRAG and its rivals).
 
-``evaluate`` evaluates runs and gives a ``Result``; ``compare`` compares several; ``Reader`` makes an LLM of a function; ``compat.eval`` is
-called as the eRAG package is. Everything is imported when it is first used.
+``evaluate`` evaluates runs and returns a ``Result``; ``compare`` compares several; ``Reader`` wraps a function as an LLM; ``compat.eval`` is
+called like the eRAG package. All names are imported on first use.
 """
 
 from __future__ import annotations

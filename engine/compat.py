@@ -24,7 +24,7 @@ from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, RUN, SCORE, 
 
 _CUT = {m.references.trec_eval_cut: m for m in KINDS.values() if m.references.trec_eval_cut}
 _WHOLE = {m.references.trec_eval: m for m in KINDS.values() if m.references.trec_eval}
-# On labels between 0 and 1 the package knows two measures; without a cutoff they take the whole list.
+# The package has two measures of labels between 0 and 1; without a cutoff they take the whole list.
 _OF_SHARES = {"P": Precision, "success": Success}
 _NAMES = f"{', '.join(name.format(10) for name in _CUT)}, {', '.join(_WHOLE)}"
 
@@ -131,7 +131,7 @@ def _binary(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float
 
 
 def _shares(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The values of a measure that takes labels between 0 and 1: their mean, or the largest."""
+    """The values of a measure of labels between 0 and 1: their mean, or the largest."""
     kind, _, cutoff = name.partition("_")
     if kind not in _OF_SHARES or not (cutoff == "" or re.fullmatch(r"[1-9]\d*", cutoff)):
         raise InputError(

@@ -87,7 +87,7 @@ EXAMPLE_SIMILARITIES = "example_similarities"
 NEAREST_ID = "nearest_query_id"
 NEAREST = "nearest_query"
 NEAREST_SIMILARITY = "nearest_similarity"
-# The second of two that are compared.
+# The second side of a comparison.
 RUN_B = "run_b"
 ANNOTATOR_B = "annotator_b"
 MEASURE_B = "measure_b"
@@ -122,7 +122,7 @@ def high_of(statistic: str) -> str:
 
 
 def difference_of(statistic: str) -> str:
-    """The column of the difference of a statistic between the two that are compared."""
+    """The column of a statistic's difference between the two sides of a comparison."""
     return f"{statistic}_{DIFFERENCE}"
 
 
@@ -228,7 +228,7 @@ DUAL_EVENTS: Schema = {
     RUN: pl.String(),
     K: pl.Int64(),
     QUERY_ID: pl.String(),
-    # Whether some passage within the cutoff has the label; null where the run lists nothing for the query.
+    # Whether some passage within the cutoff has the label; null if the run lists nothing for the query.
     DOCUMENT_LABEL: pl.Boolean(),
     WORD_LABEL: pl.Boolean(),
 }
@@ -237,7 +237,7 @@ DUAL: Schema = {
     K: pl.Int64(),  # any passage within this cutoff counts
     N: pl.Int64(),
     PROBABILITY: pl.String(),
-    **_floats(VALUE, LOW, HIGH),  # NaN where the condition never occurs
+    **_floats(VALUE, LOW, HIGH),  # NaN if the condition never occurs
     NOTE: pl.String(),
 }
 PREFERENCES: Schema = {
@@ -249,8 +249,8 @@ PREFERENCES: Schema = {
     CRITERION: pl.String(),
     RUN: pl.String(),
     RUN_B: pl.String(),
-    VALUE: pl.Float64(),  # 1 where run is preferred, -1 where run_b is, 0 for neither
-    # How much more than on average of the queries on which runs differ labels prefer run to run_b; of being drawn.
+    VALUE: pl.Float64(),  # 1 if run is preferred, -1 if run_b is, 0 for neither
+    # Labels' preference for run over run_b, less its mean over queries on which runs differ; probability of the draw.
     LABEL: pl.Float64(),
     PROBABILITY: pl.Float64(),
     DRAWN: pl.String(),  # all strata and their sizes, as JSON
@@ -260,8 +260,8 @@ PREFERRED: Schema = {
     RUN: pl.String(),
     RUN_B: pl.String(),
     N: pl.Int64(),  # queries judged
-    OF: pl.Int64(),  # queries that the figure is of
-    DIFFERENCE: pl.Float64(),  # the share that prefers run, less that which prefers run_b
+    OF: pl.Int64(),  # queries behind the figure
+    DIFFERENCE: pl.Float64(),  # the share that prefers run, less the share that prefers run_b
     LOW: pl.Float64(),
     HIGH: pl.Float64(),
     PAIRS: pl.Int64(),
@@ -281,7 +281,7 @@ QUERY_SCORES: Schema = {
     VALUE: pl.Float64(),
 }
 UNDEFINED: Schema = {
-    # Measures that are not defined on the labels of an annotator, and why.
+# Measures that are not defined on the labels of an annotator, and why.
     ANNOTATOR: pl.String(),
     MEASURE: pl.String(),
     NOTE: pl.String(),
@@ -289,7 +289,7 @@ UNDEFINED: Schema = {
 DOWNSTREAM: Schema = {
     RUN: pl.String(),
     QUERY_ID: pl.String(),
-    K: pl.Int64(),  # passages given to the reader at most
+    K: pl.Int64(),  # most passages in a read
     OUTPUT: pl.String(),
     VALUE: pl.Float64(),
 }
@@ -317,7 +317,7 @@ COMPARISONS: Schema = {
     RUN_B: pl.String(),
     ANNOTATOR_B: pl.String(),
     MEASURE: pl.String(),
-    # The same measure, except where utilities are compared, which have another.
+    # The same measure, except in comparisons of utilities, which have another.
     MEASURE_B: pl.String(),
     K: pl.Int64(),
     N: pl.Int64(),
@@ -343,7 +343,7 @@ READERS: Schema = {
     LABELS_BY: pl.String(),
     **{name: kind for name, kind in CORRELATIONS.items() if name != ANNOTATOR},
 }
-# The correlation of the reader's own labels less that of another reader's, on the same queries.
+# The correlation of the reader's own labels less another reader's, on the same queries.
 READER_COMPARISONS: Schema = {
     READER: pl.String(),
     AUGMENTATION: pl.String(),
@@ -356,7 +356,7 @@ READER_COMPARISONS: Schema = {
     },
 }
 SYSTEMS: Schema = {
-    # How a measure orders the runs, against the end-to-end score.
+    # Order of the runs by a measure, against the end-to-end score.
     ANNOTATOR: pl.String(),
     MEASURE: pl.String(),
     K: pl.Int64(),
@@ -368,7 +368,7 @@ SYSTEMS: Schema = {
 RUN_PAIRS: Schema = {
     ANNOTATOR: pl.String(),
     MEASURE: pl.String(),
-    K: pl.Int64(),  # null, and the end-to-end columns NaN, where no list was read whole
+    K: pl.Int64(),  # null, and the end-to-end columns NaN, if no list was read whole
     RUN: pl.String(),
     RUN_B: pl.String(),
     N: pl.Int64(),
@@ -395,17 +395,17 @@ BY_PLACE: Schema = {
 }
 COVERAGE: Schema = {
     # Clusters of user and evaluation queries. Similarities are cosines.
-    CLUSTER: pl.Int64(),  # from 1, that with the most user queries first
+    CLUSTER: pl.Int64(),  # from 1, the cluster with the most user queries first
     USER_QUERIES: pl.Int64(),
     EVALUATION_QUERIES: pl.Int64(),
-    # That this few evaluation queries fall into it by chance; corrected over all clusters.
+    # Probability of so few evaluation queries in it by chance; corrected over all clusters.
     P: pl.Float64(),
     P_HOLM: pl.Float64(),
     UNCOVERED: pl.Float64(),  # mean of its user queries; NaN without any
     SIMILARITY: pl.Float64(),  # mean of its user queries to its centroid; NaN without any
     EXAMPLES: pl.List(pl.String()),  # the user queries nearest to its centroid
     EXAMPLE_SIMILARITIES: pl.List(pl.Float64()),
-    # The evaluation query nearest to its centroid, wherever it is.
+    # The evaluation query nearest to its centroid, in any cluster.
     NEAREST_ID: pl.String(),
     NEAREST: pl.String(),
     NEAREST_SIMILARITY: pl.Float64(),
@@ -421,7 +421,7 @@ ASSIGNMENTS: Schema = {
 }
 
 
-# Earlier results and stores have none.
+# Columns that earlier results and stores lack.
 _ADDED = frozenset({THOUGHT, SECONDS, ENDED, MASS})
 _NULLABLE = frozenset({CONFIDENCE, BEST}) | _ADDED
 
@@ -432,7 +432,7 @@ def empty(schema: Schema) -> pl.DataFrame:
 
 
 def with_added(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
-    """A table of an earlier version with the columns of ``schema`` that came since, null."""
+    """A table of an earlier version, with later columns of ``schema`` added as null."""
     added = [name for name in schema if name in _ADDED and name not in frame.columns]
     return frame.with_columns(pl.lit(None, schema[name]).alias(name) for name in added)
 

@@ -1,3 +1,3 @@
-"""The version of the engine, where nothing else has to be imported for it."""
+"""The version of the engine, in a module without imports."""
 
 __version__ = "0.1.0"

@@ -1,6 +1,6 @@
-"""The commands. They use the ``engine`` beside this folder, whatever else goes by that name.
+"""The commands. They use the ``engine`` beside this folder, even if another package has that name.
 
-A program's own folder called ``engine`` comes first where it is in the current directory of
+A program's own folder called ``engine`` comes first if it is in the current directory of
 ``python -m jobs.X``, or in one of PYTHONPATH's.
 """
 
@@ -12,14 +12,14 @@ import sys
 
 
 def _stop(*_: object) -> None:
-    """Ctrl-C before a command sees to it (``jobs._signals``), or behind its end."""
+    """Ctrl-C before a command handles it (``jobs._signals``), or after its end."""
     os.write(
         2, b"erag: interrupted; every file is as it was, or whole; run the same command again\n"
     )
     os._exit(130)
 
 
-# While Python looks for the module of ``python -m jobs.X``; the command ``erag`` sees to it by itself.
+# While Python looks for the module of ``python -m jobs.X``; the command ``erag`` handles it itself.
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _stop)
 

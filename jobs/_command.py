@@ -75,7 +75,7 @@ _SPEECH = {
 
 
 def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Callable[..., None]:
-    """A command with the options that all commands have: how much it says (through ``jobs._terminal``)."""
+    """A command with the verbosity options of all commands (see ``jobs._terminal``)."""
     signature = inspect.signature(command)
     own = [one for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY]
     defaults = {one.name: one.default for one in own if one.default is not one.empty}
@@ -114,8 +114,8 @@ def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Ca
 def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     """Run an app and exit.
 
-    The status is 0 if it is done, 2 for bad input, 4 at a bound, 130 after Ctrl-C, 143 after SIGTERM, and 1 for
-    anything else; but for 0, one line on standard error says why.
+    The status is 0 on success, 2 for bad input, 4 at a bound, 130 after Ctrl-C, 143 after SIGTERM, and 1 for
+    other failures; unless it is 0, a line on standard error states the reason.
     """
     _terminal.open_streams()
     tokens = list(sys.argv[1:] if arguments is None else arguments)
@@ -136,12 +136,12 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
             _options.check_numbers,
             _options.tell_origins,
         ]
-        app.suppress_keyboard_interrupt = False  # cyclopts would end without a word
+        app.suppress_keyboard_interrupt = False  # cyclopts would end without a message
         with stoppable():
             app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
             sys.stdout.flush()
             if verbosity().as_json and arguments is None:
-                sys.stdout = sys.stderr  # Ray's processes may have words until the end
+                sys.stdout = sys.stderr  # Ray's processes may print until the end
     except InputError as error:
         _fail(with_options_of(app, str(error)), BAD_INPUT)
     except CycloptsError as error:
@@ -202,12 +202,12 @@ def _end_of_options(tokens: Sequence[str]) -> int:
 
 
 def command_line() -> str | None:
-    """The command line that is run, without credentials; None where Python called a command's function."""
+    """The current command line, without credentials; None if Python called a command's function."""
     return _COMMAND.get()
 
 
 def run_command(command: Callable[..., Any]) -> None:
-    """Run one job as a program of its own: ``python -m jobs.retrieve …``."""
+    """Run a job as a program of its own: ``python -m jobs.retrieve …``."""
     name = command.__name__
     app = App(
         name=f"python -m jobs.{name}", help_epilogue=epilogue(name), help_formatter=help_of(name)
@@ -227,7 +227,7 @@ def _config_of(tokens: Sequence[str]) -> Path | None:
 
 
 def _fail_for_output() -> None:
-    """End where it is standard output that cannot be written; Python would try again at its end."""
+    """Exit if standard output is unwritable; Python would try again at its end."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -236,13 +236,13 @@ def _fail_for_output() -> None:
 
 
 def _fail(error: object, status: int) -> None:
-    # Words of the command line, and of other libraries, may be addresses too.
+    # Words of the command line, and texts of other libraries, may be addresses too.
     tell(f"erag: {masked(' '.join(str(error).split()))}")
     sys.exit(status)
 
 
 def unforeseen(error: Exception) -> str:
-    """One line about an uncaught error, with the place of a log of its traceback, which its user alone can read."""
+    """A line on an uncaught error, with the place of a log of its traceback, which only its user can read."""
     trace = masked("".join(traceback.format_exception(error)))
     what = f"{type(error).__name__}: {error}"[:300]
     try:
@@ -301,7 +301,7 @@ class ShortHelp:
             DefaultFormatter()(console, options, panel.copy(entries=entries))
 
     def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:
-        """As other commands show it; a formatter without this method would leave out the word."""
+        """The usage, as in other commands; a formatter without this method would leave out the word."""
         from cyclopts.help import DefaultFormatter
 
         DefaultFormatter().render_usage(console, options, usage)
@@ -400,6 +400,6 @@ def epilogue(command: str) -> str:
     more = f"`erag {command} --help-all` shows all options.\n\n" if command in LONG else ""
     if command == "evaluate":
         more = f"`erag plan` counts LLM calls, tokens and cost beforehand. {more}"
-    if command not in _EXAMPLES:  # of another package
+    if command not in _EXAMPLES:  # the command is of another package
         return more
     return f"{more}Examples:\n\n```\n{examples(command)}\n```\n"

@@ -128,8 +128,8 @@ def _asked(options: Mapping[str, Any]) -> Asked:
 
 
 def _options_in(path: Path) -> dict[str, Any]:
-    """The options that a file gives, as the command line would convert them."""
-    # `out` alone has no default, and pydantic, once imported, checks defaults by their types.
+    """The options of a file, converted as on the command line."""
+    # Only `out` has no default, and pydantic, once imported, checks defaults by their types.
     known = [one.replace(default="") if one.default is one.empty else one for one in parameters()]
     app = App(config=[*options_from(path), check_numbers])
     app.default(with_signature(lambda **_: None, known))
@@ -138,13 +138,13 @@ def _options_in(path: Path) -> dict[str, Any]:
 
 
 def _fit(names: tuple[str, ...], task: str) -> tuple[str, ...]:
-    """Annotators whose labels have a meaning for a task, as far as the engine knows them."""
+    """Annotators whose labels have a meaning for a task; unknown annotators are kept."""
     needed = {n: needed_by(ANNOTATORS[n], Settings()) for n in names if n in ANNOTATORS}
     return tuple(n for n in names if not any(task in a.unfit_tasks for a in needed.get(n, ())))
 
 
 def refuse_place(options: Mapping[str, Any]) -> None:
-    """Refuse a folder that is read, or that has one evaluation for several data sets, or the reverse."""
+    """Refuse a folder of inputs, or a folder with one evaluation for several data sets, or the reverse."""
     if options["data"]:
         given = {"data": options["data"], "config": options["config"]}
         refuse_overlap(Inputs(given, {}), across.outputs(options["out"]))
@@ -156,7 +156,7 @@ def refuse_place(options: Mapping[str, Any]) -> None:
 
 
 def report(found: Mapping[str, Findings], options: Mapping[str, Any]) -> None:
-    """Write the table of several data sets into the folder of all, and print it."""
+    """Write the table of several data sets into their common folder, and print it."""
     out = options["out"]
     cells = [cell for name, one in found.items() for cell in across.cells_of(name, one)]
     both = across.together(cells, next(iter(found.values())).bootstrap)
@@ -218,12 +218,12 @@ def evaluate_and_report(
     overwrite: bool = False,
     printed: bool = True,
 ) -> Findings:
-    """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary where it is to be ``printed``.
+    """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary if ``printed``.
 
-    Inputs that are too large to be held are cut into shards, in the folder of the results. Several conditions make a study.
+    Inputs that are too large for memory are cut into shards, in the folder of the results. Several conditions make a study.
 
     Raises:
-        InputError: another evaluation is there; otherwise as ``evaluate``.
+        InputError: the folder has another evaluation; otherwise as ``evaluate``.
     """
     settings = list(conditions.values())
     kept = _KEPT.format(folder_at(store).shown())

@@ -47,7 +47,7 @@ def other_models(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, **{key: reader_name(name) for key, name in names.items()}}
 
 
-# Options that name a model or a prompt template: a folder or file where there is one, else a name.
+# Options that name a model or a prompt template: an existing folder or file, else a name.
 MODEL_FIELDS = ("reader", "erag_reader", "judge", "prompt", "judge_prompt", "abstain_prompt")
 # Options that name folders to write into.
 _WRITTEN = ("out", "store", "batch_out")
@@ -225,7 +225,7 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
 
 
 def given_files(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The files that options name, by field: all that are paths, and not to be written."""
+    """The input files among the options, by field."""
 
     def is_path(value: Any) -> bool:
         values = value if isinstance(value, list | tuple) else [value]

@@ -51,7 +51,7 @@ def items_of(value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def parts_of(values: Sequence[str]) -> list[str]:
-    """The items of a list of paths or models: commas separate them, unless a file is named so."""
+    """The items of a list of paths or models, separated by commas, unless a file has such a name."""
     return [
         part.strip()
         for value in values
@@ -77,7 +77,7 @@ def _several(convert: Callable[[list[str]], Any]) -> Parameter:
     )
 
 
-# Lists, everywhere: separated by commas or spaces, or the option given several times.
+# Lists in all commands: separated by commas or spaces, or by repeating the option.
 Words = Annotated[tuple[str, ...], _several(items_of)]
 Models = Annotated[tuple[str, ...], _several(lambda values: tuple(parts_of(values)))]
 Paths = Annotated[list[Path], _several(lambda values: [Path(part) for part in parts_of(values)])]
@@ -116,12 +116,12 @@ def with_options(text: str, known: Collection[str] | None = None) -> str:
 
 def with_options_of(app: App, text: str) -> str:
     """``with_options`` for the options of an app and of its commands."""
-    # Every command is loaded for its options: not for a text that names none.
+    # Loads every command for its options, so a text without names is returned early.
     return with_options(text, fields_of(app)) if "`" in text else text
 
 
 def fields_of(app: App) -> set[str]:
-    """The fields that the options of an app, and of its commands, stand for."""
+    """The fields behind the options of an app, and of its commands."""
     arguments = app.assemble_argument_collection() if app.default_command else ()
     names = {name for argument in arguments for name in argument.names}
     fields = {name.removeprefix("--").replace("-", "_") for name in names}
@@ -185,7 +185,7 @@ def options_of(
 
 
 def _documentation(owner: type) -> str:
-    """The docstring of a class, from its file where Python leaves docstrings out (``PYTHONOPTIMIZE=2``)."""
+    """The docstring of a class, from its file if Python leaves docstrings out (``PYTHONOPTIMIZE=2``)."""
     if sys.flags.optimize < 2 or owner is object:
         return owner.__doc__ or ""
     (definition,) = ast.parse(inspect.getsource(owner)).body
@@ -286,7 +286,7 @@ def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCol
 
 
 def tell_origins(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """With --verbose, say which options come from elsewhere than the command line; not their values."""
+    """With --verbose, list the options that come from elsewhere than the command line, without values."""
     tokens = {argument.name: argument.tokens for argument in arguments}
     if not any(token.value.lower() not in _OFF for token in tokens.get("--verbose", ())):
         return

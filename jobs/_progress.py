@@ -37,7 +37,7 @@ class _Rate(progress_bars.ProgressColumn):
 def shown_progress(
     doing: str = "reading", things: str = "LLM calls", *, then: str = ""
 ) -> Iterator[OnProgress]:
-    """Give a function that shows the things done and their total on standard error; ``then`` the next step begins."""
+    """Yield a function that shows the things done and their total on standard error; ``then`` names the next step."""
     if not verbosity().progress:
         yield lambda done, total, more="": None
         return
@@ -84,7 +84,7 @@ def event(line: str) -> None:
 class _Lines:
     """Plain lines for logs: at the start, every 15 seconds, and at the end.
 
-    The time that is left follows from the speed since something was first done (``_under_way``): before that, actors
+    The time left follows from the speed since the first thing done (``_under_way``): before that, actors
     were started and models loaded. The last line has the speed of the whole.
     """
 

@@ -44,7 +44,7 @@ def keeps(what: str, then: Callable[[], None] = lambda: None) -> None:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Run a command's work such that SIGINT and SIGTERM end it in one way, whatever library is at work.
+    """Run a command's work such that SIGINT and SIGTERM end it in the same way, in any library.
 
     The block is left by a ``KeyboardInterrupt``, as libraries expect it. Some libraries turn that into an error of
     their own, some native code does not return in time: such errors count as interrupts, and a process that
@@ -112,13 +112,13 @@ class _Watch:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        for one in _STOPPING:  # a second Ctrl-C must not break into the cleaning up
+        for one in _STOPPING:  # a second Ctrl-C must not interrupt the cleanup
             signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt
 
 
 def _end_in_time(read: int, watch: _Watch, kept: list[Any]) -> None:
-    """Wait for a signal's number in a pipe, then for the process to end; end it where it does not."""
+    """Wait for a signal's number in a pipe, then for the process to end; kill it if it does not."""
     while content := os.read(read, 64):
         for number in content:
             if number in set(_STOPPING):
@@ -147,7 +147,7 @@ def _tell(number: int, kept: list[Any]) -> None:
 
 
 def children(process: int) -> list[int]:
-    """The processes below a process, as far as ``/proc`` tells; none where there is no ``/proc``."""
+    """The descendants of a process, by ``/proc``; none without ``/proc``."""
     parents: dict[int, list[int]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):

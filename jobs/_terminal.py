@@ -1,9 +1,9 @@
-"""All that commands write to a terminal or a log goes through here, without control characters of data.
+"""Output of commands to a terminal or a log, without control characters from data.
 
 Names, keys, paths and passages come from files that others may have written. Control characters in them
 (escape sequences, a carriage return) would let a file change the terminal's colours, its title or the
 lines above, and bidirectional overrides show a name as another. Tables and exports keep them as they are.
-The steps of a command are named before it is silent for long, and repeated in a log.
+Long steps of a command are announced, and repeated in a log.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-# C0 and C1 but for tab and line feed, which are of our own layout; the embeddings, overrides and isolates
-# of bidirectional text; and halves of surrogate pairs, which no terminal can be sent.
+# C0 and C1, except for tab and line feed, which our own layout uses; the embeddings, overrides and isolates
+# of bidirectional text; and halves of surrogate pairs, which terminals cannot receive.
 _UNSHOWN = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 )
@@ -67,7 +67,7 @@ def verbosity() -> Verbosity:
 
 
 def shown(text: str) -> str:
-    """A text as it may be printed: each control character is one replacement character."""
+    """A text safe to print: a replacement character stands for each control character."""
     return _UNSHOWN.sub(_REPLACEMENT, text)
 
 
@@ -79,7 +79,7 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def json_alone() -> Iterator[None]:
-    """Have JSON alone on standard output, at the end; all else, of other processes too, goes to standard error."""
+    """Print only JSON to standard output, at the end; all else, also from other processes, goes to standard error."""
     global _said
     held, output, _said = None, sys.stdout, []
     with contextlib.suppress(OSError):  # stdout or stderr may be closed
@@ -99,7 +99,7 @@ def json_alone() -> Iterator[None]:
 
 
 def say_json(content: Any) -> None:
-    """Print JSON to standard output, in ASCII: of data, no other character reaches the terminal."""
+    """Print JSON to standard output, in ASCII: no other character from data reaches the terminal."""
     if _said is None:
         print(json.dumps(content, indent=2), flush=True)
     else:
@@ -151,7 +151,7 @@ class Terminal(Console):
         super().print(*map(_without_controls, objects), **options)
 
     def print_parts(self, parts: Iterable[Table | str], worded: Callable[[str], str] = str) -> None:
-        """Print tables, and lines as they are, however long; warnings in colour."""
+        """Print tables, and lines unwrapped; warnings in colour."""
         for part in parts:
             if isinstance(part, str):
                 style = "yellow" if part.startswith("warning: ") else None

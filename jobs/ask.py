@@ -1,4 +1,4 @@
-"""``erag ask``: a page on which people say which run is better; it saves what ``--preferences`` reads."""
+"""``erag ask``: a page on which people choose the better run; it saves a file for ``--preferences``."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from jobs._command import epilogue, help_of, run_app
 
 
 def optional_commands(taken: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    """Name, place and summary of the commands that entry points add; a name of two packages leads to neither."""
+    """Name, place and summary of the commands that entry points add; a name of two packages leads to an error."""
     places: dict[str, dict[str, EntryPoint]] = {}
     for entry in entry_points(group="erag.commands"):
         places.setdefault(entry.name, {})[entry.value] = entry
@@ -41,7 +41,7 @@ def refuse() -> None:
 def summary_of(entry: EntryPoint) -> str:
     """The first line of the docstring of a command that an entry point names, read without an import."""
     top, *below = entry.module.split(".")
-    with contextlib.suppress(Exception):  # of a broken package, the other commands run
+    with contextlib.suppress(Exception):  # other commands still run beside a broken package
         spec = find_spec(top)
         assert spec is not None
         folder = next(iter(spec.submodule_search_locations or ()), "")
@@ -75,7 +75,7 @@ COMMANDS = (
 # Named by import path: a command's module is loaded only when the command runs or shows its help. Optional commands and
 # commands of other packages, are entry points.
 for name, path, summary in (*COMMANDS, *sorted(optional_commands([name for name, *_ in COMMANDS]))):
-    # An app, like that of index, has its own.
+    # An app, such as index, has its own.
     if path.endswith(":app"):
         app.command(path, name=name, help=summary)
         continue

@@ -152,7 +152,7 @@ def _retrieve_and_evaluate(
     full: bool,
     overwrite: bool,
 ) -> None:
-    """The demo's own work, which began at ``start``; with ``some`` of its questions only."""
+    """The demo's own work, which began at ``start``; limited to ``some`` of its questions."""
     store = out / "store"
     step("cutting articles into passages")
     source = wikipedia_dump()
@@ -163,7 +163,7 @@ def _retrieve_and_evaluate(
 
     queries = read_queries(queries_path)
     chosen_path = out / "queries.parquet"
-    # A later run goes on with the questions of the first: its reads are in the store.
+    # A later run continues with the questions of the first, whose reads are in the store.
     chosen = read_parquet(chosen_path).height if some and chosen_path.exists() else None
     if some:
         queries = queries.head(chosen or SHORT_ANSWERS)
@@ -176,7 +176,7 @@ def _retrieve_and_evaluate(
 
     files = InputFiles(queries=queries_path, corpus=corpus_path, run=(run_path,))
     if some:
-        # fp32 is the default where nothing is faster: there, how fast reads are is measured.
+        # fp32 is the default on machines without a faster type: their speed of reads is measured.
         if chosen is None and best_dtype() == "float32":
             costs = time_reads(files, settings, store=store)
             share = share_within(costs, elapsed=time.perf_counter() - start)
@@ -223,7 +223,7 @@ def time_reads(
 
 
 class Share(NamedTuple):
-    """How many of the questions the demo evaluates, and after how many seconds it should end."""
+    """The number of questions in the demo, and its expected end in seconds."""
 
     questions: int
     seconds: float
@@ -248,7 +248,7 @@ def share_within(costs: ReadingCosts, *, elapsed: float) -> Share:
 
 
 def _rate(costs: ReadingCosts) -> float:
-    """Reads per second of all actors, from when they have started."""
+    """Reads per second of all actors, since their start."""
     return costs.done * len(costs.workers) / max(costs.reader_seconds, 1e-9)
 
 

@@ -83,7 +83,7 @@ def gate(
     confidence = next(iter(found.evaluations.values())).confidence
     pairs, cases = [], []
     for pair, one in zip(found.pairs, found.gate(margin, allow), strict=True):
-        # The interval is that of ``erag compare``; the bounds decide.
+        # The interval equals ``erag compare``'s; the bounds decide.
         stated = {"bounds": [one.low, one.high], "level": LEVEL, "confidence": confidence}
         of_pair = {name: pair[name] for name in (RUN, RUN_B, "low", "high")}
         pairs.append(asdict(one) | of_pair | stated)

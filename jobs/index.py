@@ -52,7 +52,7 @@ class Build(Checked):
     skip_bad: Natural = 0
 
     def check(self, encoders: Sequence[str], config: Path | None) -> None:
-        """Refuse a place that cannot be written, or that holds an input."""
+        """Refuse an unwritable place, or a place with an input."""
         require_output(self.out, directory=True)
         given = Inputs({"corpus": self.corpus, "config": config}, {"encoder": encoders})
         refuse_overlap(given, Outputs(folders=[self.out]))
@@ -180,7 +180,7 @@ def several(
 
 
 def _encoders(given: Sequence[str], server: ServerSettings) -> dict[str, PassageEncoderOptions]:
-    """The encoders by the names of their indexes, which are the last parts of theirs."""
+    """The encoders by the names of their indexes, which are the last parts of the encoders' names."""
     encoders: dict[str, PassageEncoderOptions] = {}
     is_asked = any(map(is_api, parts_of(given)))
     for text in parts_of(given):

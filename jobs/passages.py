@@ -19,7 +19,7 @@ from jobs._command import ConfigFile, run_command, with_verbosity
 from jobs._options import Texts
 from jobs._terminal import say
 
-# Suffixes that show that a file was meant, not a directory.
+# Suffixes of files, in place of a directory.
 _OTHER_FILES = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".bz2")
 
 

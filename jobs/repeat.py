@@ -41,7 +41,7 @@ from jobs._options import Words
 from jobs._progress import event
 from jobs._terminal import say, say_json, verbosity
 
-# Settings that decide no read of a given list, that have requests in files, or that no file may give.
+# Settings that change no read of a given list, that put requests into files, or that files may not set.
 _LEFT_OUT = {"measures", "relevant", "lazy", "until", "lists", "width", "batch_in", "batch_out"}
 _LEFT_OUT |= {"trust_remote_code"}
 _AGAIN = "give what the evaluation had, or evaluate again"
@@ -80,7 +80,7 @@ def repeat(
     queries = read_queries_of(files).table
     wanted = dict.fromkeys(jobs, tables.empty(WANTED))
     place = findings.whole("reads")
-    # Queries are in shards by a hash of their texts: the first ones with enough reads are a random sample.
+    # Shards hold queries by a hash of their texts: the first shards with enough reads are a random sample.
     for name in sorted(delivered(folder_at(place))) if place.is_dir() else [""]:
         stored.append(tables.with_added(read_parquet(place / name), tables.READS))
         for role, own in _wanted(jobs, stored[-1], queries, files).items():
@@ -135,7 +135,7 @@ def _settings(findings: Findings, functions: Words) -> Settings:
     given["metric"] = metric_of(own.get(findings.metric, findings.metric))
     if "***" in (known.get("base_url") or ""):  # results hold no credentials
         given["base_url"] = os.environ.get(ADDRESS_VARIABLE, known["base_url"])
-    # Annotators of the user's are not known here: one that reads nothing stands for them.
+    # User-defined annotators are unknown here: a stand-in without reads replaces them.
     given["annotators"] = known["annotators"] or ["qrels"]
     return Settings.of(functions=readers, **given)
 

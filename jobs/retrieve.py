@@ -57,7 +57,7 @@ class Output:
     fuse: Literal["rrf"] | None = None
 
     def check(self, indexes: int) -> None:
-        """Refuse an output that does not suit the number of indexes, before searching."""
+        """Refuse an output unsuited to the number of indexes, before searching."""
         if self.fuse and indexes < 2:
             raise InputError("--fuse with one index", "give another --index", "settings.index")
         if indexes > 1 and not (self.fuse or self.is_directory(indexes)):

@@ -129,7 +129,7 @@ def train(**options: Any) -> None:
     out = folder_at(options["out"])
     folder = folder_at(options["checkpoints"]) if options["checkpoints"] else out / "checkpoints"
     for written in (out, folder):
-        # At an address only writing tells.
+        # An address can only be tested by writing.
         if isinstance(written.at, Path) or not options["dry_run"]:
             require_folder(written.at)
     _refuse_overlap(options, out, folder)
@@ -191,7 +191,7 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> None:
     given = {name: options[name] for name in (*_FILES, "config")}
-    # A file, or the name of a template or a model, which is nowhere.
+    # A file, or the name of a template or a model, which has no place.
     models = {name: options[name] for name in ("reader", "prompt")}
     files = [out.place(name) for name in (SUMMARY, PAGE)]
     refuse_overlap(Inputs(given, models), Outputs(files, [(out / MODEL).at, folder.at]))
@@ -203,7 +203,7 @@ def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> 
 
 
 def _refuse_trained(out: Folder, folder: Folder) -> None:
-    """Refuse to replace a model: training it may have taken days."""
+    """Refuse to replace a model, which may have taken days to train."""
     # If its checkpoints still exist, a command was killed while it moved the model into its place.
     if SUMMARY in out.names() or ((out / MODEL).names() and not checkpoints.are_in(folder)):
         remedy = "give another folder with `out`, or remove it"

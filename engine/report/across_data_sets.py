@@ -1,4 +1,4 @@
-"""Several data sets in one table, as Table 1 of the eRAG paper has them: annotators and measures by data set."""
+"""Several data sets in one table, like Table 1 of the eRAG paper: annotators and measures by data set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CONDITION = (tables.READER, tables.AUGMENTATION, tables.K)
 
 
 class Cell(NamedTuple):
-    """One data set under one condition; ``primary``: the annotators in order, with the measure that each is compared by."""
+    """A data set under a condition; ``primary``: the annotators in order, with the measures that compare them."""
 
     data_set: str
     reader: str
@@ -71,17 +71,17 @@ class Together:
     bootstrap: Bootstrap
 
     def primary_only(self) -> Together:
-        """The same by primary measures."""
+        """The same data sets, limited to primary measures."""
         return together([cell.primary_only() for cell in self.cells], self.bootstrap)
 
     @property
     def tests(self) -> int:
-        """How many comparisons have a p-value."""
+        """Number of comparisons with a p-value."""
         return int(self.comparisons[tables.p_of(TAU)].is_not_nan().sum())
 
     @property
     def queries(self) -> dict[str, int]:
-        """How many were evaluated, by data set."""
+        """Number of evaluated queries, by data set."""
         return {cell.data_set: cell.queries for cell in self.cells}
 
     @property
@@ -97,7 +97,7 @@ class Together:
 
 
 def cells_of(data_set: str, findings: Findings) -> Iterator[Cell]:
-    """The cells of a data set: one, or of a study one for every condition."""
+    """The cells of a data set: a single one, or for a study, one per condition."""
     for one in findings.conditions or (findings,):
         reader, augmentation = one.configuration["reader"], one.configuration["augmentation"]
         primary = {name: one.primary_measures.get(name, "") for name in one.annotators}
@@ -131,7 +131,7 @@ def grid(found: Together, name: str = TAU, *, primary: bool = False) -> Grid:
     texts = pl.Series("text", [text(row) for row in found.correlations.iter_rows(named=True)])
     wide = found.correlations.with_columns(texts).pivot(DATA_SET, index=names, values="text")
     rows = [[str(cell or "") for cell in row] for row in wide.iter_rows()]
-    # A data set of which nothing is defined has no rows, and no column.
+    # A data set without any defined value has no rows, and no column.
     heads = [f"{one} (n = {found.queries[one]})" for one in wide.columns[len(names) :]]
     shown = [row for row in rows if any(row[len(names) :])]
     kind = layout.KENDALL if name == TAU else layout.SPEARMAN
@@ -159,7 +159,7 @@ def missing_cells(found: Together) -> list[str]:
     """Why cells are empty or undefined, a sentence for each data set, annotator and reason."""
     reasons: dict[tuple[str, str, str], list[str]] = {}
     keys = found.correlations.select(RUN, ANNOTATOR, MEASURE).unique(maintain_order=True)
-    # Under another cutoff the same data set has other measures.
+    # The same data set has other measures under another cutoff.
     under_any = set(found.correlations.select(DATA_SET, *keys.columns).iter_rows())
     for cell in found.cells:
         there = keys.join(cell.correlations, keys.columns, how="left", maintain_order="left")
@@ -220,7 +220,7 @@ def answer(found: Together) -> Answer:
 
 
 def notes(found: Together) -> list[str]:
-    """That resamples are too few for any difference to be significant, where they are."""
+    """A note if resamples are too few for any difference to be significant."""
     drawn = pl.col(tables.METHOD) != STUDENTIZED
     tested = found.comparisons.filter(drawn, pl.col(tables.p_of(TAU)).is_not_nan())
     least, needed = reachable_p(tested.height, found.bootstrap)
@@ -238,7 +238,7 @@ def outputs(out: Location) -> Outputs:
 
 
 def write_together(found: Together, out: Location) -> None:
-    """Write the tables and ``data_sets.json``; an earlier page goes with the tables that it shows."""
+    """Write the tables and ``data_sets.json``; an earlier page is removed with its tables."""
     folder, earlier = folder_at(out), (*_FILES.values(), CONTENT)
     with replaced_together(out, lambda: [*page_files(folder), *earlier], last=CONTENT) as directory:
         for name, file in _FILES.items():

@@ -87,7 +87,7 @@ class Findings:
         return cls(summary, Path(), sources, held, all_conditions, notes_by_code(study.notes))
 
     def table(self, name: str, schema: tables.Schema | None = None) -> pl.DataFrame:
-        """A table of the evaluation; without rows where it has none of that name in one file."""
+        """A table of the evaluation; without rows if there is none of that name in a single file."""
         schema = schema or getattr(tables, name.upper())
         if self.held:
             return self.held.get(name, tables.empty(schema))
@@ -135,7 +135,7 @@ class Findings:
         return self.table("correlations")
 
     def named(self, measure: str, *annotators: str) -> str:
-        """A measure of annotators' labels as tables name it: as ``nDCG@5 (pool)`` where not all their judgments count."""
+        """A measure's name in tables: ``nDCG@5 (pool)`` if not all judgments of its annotators count."""
         beyond = any(ANNOTATORS[one].judges_everything for one in annotators if one in ANNOTATORS)
         if not (measure and beyond) or (parsed := parse_measure(measure)).of_one_list:
             return measure
@@ -172,12 +172,12 @@ class Findings:
 
     @cached_property
     def complete_traces(self) -> pl.DataFrame:
-        """``traces`` of annotators that labelled all passages: of others, the labels that were needed say nothing of all."""
+        """``traces`` of annotators that labelled all passages: labels of some passages would be a biased sample."""
         return self.traces.filter(~pl.col(ANNOTATOR).is_in(list(self.partly_labelled)))
 
     @cached_property
     def partly_labelled(self) -> frozenset[str]:
-        """Annotators that labelled the passages that measures need."""
+        """Annotators that labelled only the passages that measures need."""
         noted = self.summary["notes"].get(UNREAD, ())
         return frozenset(name for note in noted for name in note["about"])
 
@@ -193,7 +193,7 @@ class Findings:
 
     @property
     def bootstrap(self) -> Bootstrap:
-        """How many resamples there are, and the confidence of the intervals."""
+        """The number of resamples, and the confidence of the intervals."""
         return Bootstrap(
             resamples=self.configuration["resamples"],
             confidence=self.confidence,
@@ -203,7 +203,7 @@ class Findings:
 
     @property
     def queries(self) -> int:
-        """How many were evaluated."""
+        """Number of evaluated queries."""
         return int(self.summary["counts"]["queries"])
 
     @property
@@ -213,7 +213,7 @@ class Findings:
 
     @property
     def is_read_whole(self) -> bool:
-        """Whether lists were to be read whole."""
+        """Whether the evaluation was to read whole lists."""
         return bool(self.configuration["end_to_end"])
 
     @cached_property
@@ -228,7 +228,7 @@ class Findings:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The queries of every run that have the score which decides: the end-to-end score, if there is one."""
+        """Number of queries of every run with the score that decides: the end-to-end score, if there is one."""
         numbers: dict[str, int] = {}
         for row in self.summary["end_to_end"] or self.summary["means"]:
             numbers[row[RUN]] = max(row[N], numbers.get(row[RUN], 0))
@@ -267,7 +267,7 @@ class Findings:
 
     @cached_property
     def runs(self) -> list[str]:
-        """The runs: the best one first, where anything says which that is; else by name."""
+        """The runs: from the best one down if they can be ranked; else by name."""
         names = sorted({row[RUN] for row in (*self.summary["means"], *self.summary["end_to_end"])})
         verdict = self.summary["verdict"]
         means = {run: row[VALUE] for run, row in self.wholes.items()}
@@ -294,7 +294,7 @@ class Findings:
         return {name: found[name] for name in self.annotators if name in found}
 
     def end_to_end(self, run: str) -> Interval | None:
-        """The mean end-to-end score of a run; None where nothing was read end to end."""
+        """The mean end-to-end score of a run; None without end-to-end reads."""
         row = self.wholes.get(run, {})
         if low_of(VALUE) in row:  # of sampled lists
             low, high = row[low_of(VALUE)], row[high_of(VALUE)]
@@ -304,11 +304,11 @@ class Findings:
         return self.interval(self.downstream.filter(pl.col(RUN) == run))
 
     def mean(self, run: str, annotator: str, measure: str) -> Interval | None:
-        """The mean of a measure on the labels of an annotator; None where it is not defined."""
+        """The mean of a measure on the labels of an annotator; None if undefined."""
         return self.interval(self.scores(annotator, measure).filter(pl.col(RUN) == run))
 
     def interval(self, scores: pl.DataFrame) -> Interval | None:
-        """The mean of ``value`` over queries (``query_id``), by clusters where these were to be used; None of no query."""
+        """The mean of ``value`` over queries (``query_id``), by clusters if requested; None without queries."""
         if scores.is_empty():
             return None
         until = self.bootstrap.until
@@ -344,7 +344,7 @@ def texts_of(notes: Mapping[str, Any]) -> list[str]:
 
 
 def _filled(kind: type[Costs], values: Mapping[str, Any]) -> Costs:
-    """Costs from a summary, of which one of an earlier version has fewer."""
+    """Costs from a summary; summaries of earlier versions lack some fields."""
     names = [each.name for each in fields(kind) if values.get(each.name) is not None]
     return kind(**{name: values[name] for name in names})
 
@@ -388,7 +388,7 @@ def read_summary(folder: Location) -> dict[str, Any]:
     """The content of the ``summary.json`` of a folder, or at an address.
 
     Raises:
-        InputError: it has none that can be read.
+        InputError: no summary can be read.
     """
     path = inside_of(folder, SUMMARY)
     try:

@@ -115,7 +115,7 @@ def _more(rest: int, what: str, head: Sequence[str]) -> list[list[str]]:
 def agreement(findings: Findings, most: int | None = None) -> Grid:
     """How well each annotator's primary measure agrees with the end-to-end score of the best run.
 
-    A screen has room for so many annotators; None for all, with the number of queries in any case.
+    ``most``: number of annotators that fit a screen; None for all, always with the number of queries.
     """
     level, cells = layout.level(findings.bootstrap.of_fixed_n), findings.primary_cells
     partial = most is None or any(cell[N] != findings.queries for cell in cells.values())
@@ -207,7 +207,7 @@ def _ratio(costs: KindCosts, base: KindCosts) -> str:
 def compared_costs(
     findings: Findings, roles: Mapping[str, ReadingCosts] | None = None, *, short: bool = True
 ) -> Table | None:
-    """The same on a screen; None for one kind alone, and where every LLM call was cached."""
+    """The costs for a screen; None for a single kind, or if every LLM call was cached."""
     grid = costs(findings, roles)
     if len(grid.rows) < 2 or all(new == "0" for _, new, *_ in grid.rows):
         return None
@@ -284,7 +284,7 @@ def _prompt(findings: Findings) -> _Row:
 
 
 def _where(findings: Findings) -> tuple[str, bool]:
-    """Which place's label agrees best, in words, and whether that is an end of the prompt, better than every other."""
+    """The place whose label agrees best, in words, and whether it is an end of the prompt and beats all others."""
     places, prompt = _places(findings), _prompt(findings)
     ranked = sorted((row for row in places if not math.isnan(row[RHO])), key=lambda r: -r[RHO])
     if len(ranked) < 2:

@@ -25,18 +25,18 @@ _BETWEEN = " \N{MIDDLE DOT} "
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
-    """The reader, metric and k of an evaluation, and its data; before them a warning where a bundled reader read."""
+    """The reader, metric and k of an evaluation, and its data; a warning precedes them if a bundled reader read."""
     measured = (_BETWEEN.join(parts) for parts in (_how(summary), _data(summary)))
     return [*_demonstration(summary), *measured]
 
 
 def names_of_runs(summary: Mapping[str, Any]) -> str:
-    """The names of the runs that have a score of any kind; of many the first."""
+    """The names of the runs with a score of any kind; if they are many, the first."""
     return _some([_cut(name) for name in _runs(summary)])
 
 
 def _demonstration(summary: Mapping[str, Any]) -> Iterator[str]:
-    """That figures of a bundled reader are no basis for decisions; not where the demo shows them."""
+    """A warning that figures of a bundled reader are no basis for decisions, except in the demo."""
     reader = summary.get(READER.key)
     command = (summary.get("audit") or {}).get("command") or ""
     is_demo = command.startswith(("erag demo", "python -m jobs.demo"))
@@ -64,7 +64,7 @@ def _how(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"Reader{'s' if others else ''}: {_some([_described(reader), *others])}"
     for role, other in summary.items():
         is_reader = isinstance(other, dict) and "fingerprint" in other
-        # The reader that may decline is the reader, asked otherwise.
+        # The reader that may decline is the same reader with another prompt.
         if is_reader and (reader is None or other["name"] != reader["name"]):
             yield f"{role.replace('_', ' ')}: {_described(other)}"
     if reader is not None:
@@ -113,7 +113,7 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
             yield f"{given}{listed}"
     names = _runs(summary)
     files = [_cut(_file(path)) for path in settings.get("runs") or ()]
-    # Files that are called as their runs say nothing more.
+    # Files named like their runs would add nothing.
     more = [file for file in files if file.partition(".")[0] not in names]
     told = ["run" if len(names) == 1 else "runs", *([names_of_runs(summary)] if names else [])]
     yield " ".join([*told, *([f"({_some(more)})"] if more else [])])

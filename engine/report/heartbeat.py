@@ -21,13 +21,13 @@ from engine.sources.io.locations import Location
 
 PROGRESS = "progress.json"
 _RUNNING, _DONE, _INTERRUPTED, _FAILED = "running", "done", "interrupted", "failed"
-# Seconds between two beats at a path, and at an address, where each is a request. So many beats may be missing.
+# Seconds between two beats at a path, and at an address, where each is a request; number of beats that may be missing.
 _AT_A_PATH, _AT_AN_ADDRESS, _MISSING = 1.0, 5.0, 10
 _GO_ON = "run the same command again to go on from the cached calls"
 
 
 class Heartbeat:
-    """Beats in a file and in Ray's metrics, from ``begin`` or the first unit until its block is left, and tells how it ended.
+    """Beats in a file and in Ray's metrics, from ``begin`` or the first unit to the end of its block, whose outcome it writes.
 
     A file that cannot be written ends no evaluation: ``tell`` is called once. A refusal before ``begin`` leaves no file.
     """
@@ -59,7 +59,7 @@ class Heartbeat:
         self._beat()
 
     def begin(self) -> None:
-        """Begin to beat, if that was not begun; the heartbeat of an earlier evaluation is replaced."""
+        """Begin to beat, unless begun already; the heartbeat of an earlier evaluation is replaced."""
         if not self._state:
             self._state, self._began = _RUNNING, _now()
             self._beat()
@@ -71,7 +71,7 @@ class Heartbeat:
         self._observed.on_unit(*unit)
 
     def interrupt(self) -> None:
-        """Say at once that a signal ends the evaluation: its process may be killed before the block is left."""
+        """Record at once that a signal ends the evaluation: its process may be killed before the block is left."""
         if self._state and not self._ended.is_set():
             self._state = _INTERRUPTED
             self._beat()
@@ -99,7 +99,7 @@ def _now() -> str:
 
 
 def progress_of(out: Location) -> tuple[list[str], bool]:
-    """The heartbeat of an evaluation in lines; and whether it is done, or runs with a heart that beats.
+    """The heartbeat of an evaluation in lines; and whether it is done, or runs with a recent beat.
 
     If the time in the file is far from now, by another machine's clock, it is read again two beats later.
 

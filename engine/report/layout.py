@@ -1,4 +1,4 @@
-"""Answers and tables of figures for people, how a terminal and a page show them, and how figures are written in them."""
+"""Answers and tables of figures for people: their form on a terminal and a page, and the format of figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KENDALL, SPEARMAN = "Kendall's \N{GREEK SMALL LETTER TAU}", "Spearman's \N{GREEK
 SHARE = "share of max \N{GREEK SMALL LETTER TAU}"
 _MIB = 2**20
 _SIGN = re.compile(r"(?<![^ \[])-(?=\d)")
-# Words that begin lines of the engine; a name may stand there, too.
+# First words of the engine's lines; other lines may begin with a name.
 _WORDS = re.compile("(an?|the|no|not|more|that|with|labels|lists|scores|worse|undecided)\\b[ :]")
 # Letters that follow intervals, with the interval method.
 METHODS = {
@@ -116,7 +116,7 @@ def sentence(text: str) -> str:
 
 
 def typeset(figure: str) -> str:
-    """A figure as a page shows it: with a minus sign, and whole where lines are broken; a dash for none."""
+    """A figure in the typography of a page: a minus sign, no line break within, a dash for none."""
     return _SIGN.sub("\N{MINUS SIGN}", figure).replace(", ", ",\N{NO-BREAK SPACE}") or "\N{EM DASH}"
 
 
@@ -127,7 +127,7 @@ def typeset_grid(grid: Grid) -> Grid:
 
 
 def level(bootstrap: Bootstrap) -> str:
-    """The suffix of the names of figures that have intervals, as in `` [95%]``."""
+    """The suffix for names of figures with intervals, such as `` [95%]``."""
     return f" [{bootstrap.confidence * 100:g}%]" if bootstrap.resamples else ""
 
 
@@ -166,7 +166,7 @@ def methods_line(methods: Iterable[str]) -> str:
 def calls_line(costs: ReadingCosts) -> str:
     """Cost of LLM calls, in one line."""
     rate = f" at {costs.done / costs.seconds:.1f} calls/s" if costs.done and costs.seconds else ""
-    highest = max(costs.workers.values(), default=0)  # 0 where a server reads
+    highest = max(costs.workers.values(), default=0)  # 0 if a server reads
     peak = f", peak memory {highest / _MIB:.0f} MiB per process" if highest else ""
     failed = f", {costs.failed} failed" if costs.failed else ""
     if costs.retried_requests:
@@ -180,7 +180,7 @@ def p_text(value: float) -> str:
 
 
 def p_value(value: float) -> str:
-    """A p-value in a table; empty where there is none."""
+    """A p-value in a table; empty for none."""
     if math.isnan(value):
         return ""
     return "<0.001" if value < 0.001 else f"{value:.3f}"

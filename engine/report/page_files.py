@@ -27,7 +27,7 @@ def where_to_look(out: str | Path) -> str:
 
 
 def page_files(folder: Folder) -> Iterator[str]:
-    """Names of the files of an earlier page, and of the list that names these; all others are the user's own."""
+    """Names of an earlier page's files, and of the list that names them; all other files are the user's own."""
     yield PAGE
     try:
         names = json.loads((folder / BESIDE).read(LISTED).decode())

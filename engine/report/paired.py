@@ -69,7 +69,7 @@ class Comparison:
 
     @property
     def remarks(self) -> list[str]:
-        """The notes as lines; that queries or reference answers changed is a warning."""
+        """The notes as lines; changes of queries or reference answers become warnings."""
         return [f"{'warning' if one in self.unlike else 'note'}: {one}" for one in self.notes]
 
     def gate(self, margin: float, allow: Sequence[str] = ()) -> list[NonInferiority]:
@@ -107,7 +107,7 @@ class Comparison:
         if len({findings.folder.resolve() for findings in self.evaluations.values()}) > 1:
             facts = [_facts(findings) for findings in self.evaluations.values()]
             unlike |= {name for name in SAME if not set.intersection(*(of[name] for of in facts))}
-            # Earlier versions kept no code of a function; its version then tells.
+            # Earlier versions stored no code of a function; its version is compared instead.
             codes = [code for of in facts if (code := of[_CODE])]
             unlike |= {"reader"} if codes and not set.intersection(*codes) else set()
         return [name for name in SAME if name in unlike]
@@ -138,7 +138,7 @@ def compare(
             try:
                 findings = read.get(path) or read_findings(Path(path), None)
                 found = _runs(findings, run)
-                while any((path, one) in each for one in found):  # to be paired with itself
+                while any((path, one) in each for one in found):  # given twice: to pair with itself
                     path += _AGAIN
                 each += [(path, one) for one in found]
                 read[path] = findings
@@ -161,7 +161,7 @@ def compare(
     ).join(queries, on=QUERY_ID, maintain_order="left")
     clusters, told = _clusters(list(evaluations.values()), queries, cluster)
     notes += told
-    # Intervals of paired differences take no resamples, whatever the evaluations had.
+    # Intervals of paired differences take no resamples, for any settings of the evaluations.
     first = next(iter(evaluations.values()))
     bootstrap = Bootstrap(confidence=first.confidence)
     compared = comparer(bootstrap, unit, clusters)
@@ -191,7 +191,7 @@ def compare(
 
 
 def _short_names(runs: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """By ``FOLDER:RUN``, the run where there is one folder, and the folder where each has one run of the same name."""
+    """Short names by ``FOLDER:RUN``: the run if there is one folder, the folder if each has one run of the same name."""
     folders, own = ({run[place] for run in runs} for place in (0, 1))
     part = slice(1, 2) if len(folders) == 1 else slice(0, 1) if len(own) == 1 else slice(2)
     return {":".join(run): ":".join(run[part]) for run in runs}
@@ -304,7 +304,7 @@ def _clusters(
     asked = [findings.configuration.get("cluster") for findings in evaluations]
     stored: dict[str, pl.DataFrame] = {}
     for by, findings in zip(asked, evaluations, strict=True):
-        if findings.clusters.height:  # others may number theirs otherwise
+        if findings.clusters.height:  # other folders may number clusters differently
             stored.setdefault(by or ARTICLE, findings.clusters)
     named = cluster if cluster != _NONE else None
     if named and named not in stored:
@@ -352,7 +352,7 @@ def _facts(findings: Findings) -> dict[str, set[str]]:
     is_known = by != UNNAMED if by else reader.get("version", "") is not None
     facts["reader"] = [(by or reader.get("fingerprint")) if is_known else None]
     facts[_CODE] = [reader.get("code_sha256")]
-    if METRIC_CODE in summary:  # of a function
+    if METRIC_CODE in summary:  # the metric is a function
         facts["metric"] = [code and f"{metric} {code}"]
     for name in SAME[:2]:
         files = [one["sha256"] for one in audit.get("files", []) if one["role"] == name]

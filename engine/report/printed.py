@@ -45,10 +45,10 @@ _OF_TWO = {1: "same", 0: "tied", -1: "reversed"}
 _ORDER = "order: same as by the end-to-end score, or reversed; of two runs, a random measure gives the same order half of the time"
 
 MOST_LINES = 25
-# Rows of the leaderboard: the ten best, fewer where other lines need the room, but never fewer than three.
+# Rows of the leaderboard: the ten best, fewer if other lines need the room, but at least three.
 _MOST_RUNS, _FEWEST_RUNS = 10, 3
 _MOST_ANNOTATORS = 8
-# Notes that stand in the answer as they are; of others their codes.
+# Notes that the answer prints in full; other notes appear by their codes.
 _OF_LISTS = (SHORT_LISTS, IDENTICAL, WRITTEN_LISTS, WRITTEN_PASSAGES, UNRANKED, RISING)
 _OF_INPUTS = (PRIMARY_UNDEFINED, *_OF_LISTS)
 # Titles for other codes.
@@ -66,7 +66,7 @@ _IN_FULL = (REACHED, SAMPLED_LISTS, UNREAD, STOPPED, DECIDED, *_OF_INPUTS, STORE
 
 
 def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
-    """What to print, in order: tables and lines, together at most ``MOST_LINES`` lines."""
+    """Parts to print, in order: tables and lines, together at most ``MOST_LINES`` lines."""
     head = header.lines(findings.summary)
     below: list[Table | str] = []
     if findings.wholes:
@@ -85,7 +85,7 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     above = [*head, *verdict.said(findings.summary)]
     if not findings.runs or (findings.wholes and len(findings.runs) == 1):
         return [*above, *below]
-    # A head, and a line for the runs that are left out.
+    # A head, and a line for omitted runs.
     taken = sum(1 if isinstance(part, str) else 1 + part.row_count for part in below)
     room = MOST_LINES - len(above) - taken - 3
     if room < _FEWEST_RUNS:
@@ -263,7 +263,7 @@ def _in_order(frame: pl.DataFrame, by: Sequence[str], findings: Findings) -> pl.
 def _differences(
     comparisons: pl.DataFrame, findings: Findings, *, among_runs: bool = False
 ) -> Grid:
-    """Differences of tau to the first annotator, or run, a row each if one is defined; p where there are intervals."""
+    """Differences of tau to the first annotator, or run, a row each if defined; p if there are intervals."""
     first, second, other = (
         (RUN, RUN_B, ANNOTATOR) if among_runs else (ANNOTATOR, tables.ANNOTATOR_B, RUN)
     )
@@ -310,7 +310,7 @@ def _means_of_runs(findings: Findings) -> Grid:
         for row in of_pair.iter_rows(named=True):
             names = [row[ANNOTATOR], findings.named(row[MEASURE], row[ANNOTATOR])]
             if not read or (row[ANNOTATOR], row[MEASURE]) in primary:
-                # In one column beside end-to-end scores: two would set every row apart.
+                # A single column beside end-to-end scores: with two, every row would stand apart.
                 names = [" ".join(names)] if read else names
                 found.append(([str(run_b), *names], row, DIFFERENCE))
     if not found:
@@ -366,7 +366,7 @@ def full_lines(findings: Findings) -> list[str]:
 
 
 def remarks(findings: Findings) -> list[str]:
-    """Why cells are empty, undefined, or without an interval or a p-value; each reason once."""
+    """Reasons for cells that are empty, undefined, or without an interval or a p-value; each reason once."""
     correlations = findings.correlations.filter(pl.col(N) > 0)
     several = "{run} " if correlations[RUN].n_unique() > 1 else ""
     return [

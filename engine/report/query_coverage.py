@@ -56,7 +56,7 @@ _EXAMPLES = 5
 _ROW = "row"
 Vectors = npt.NDArray[np.float32]
 
-# Each from different random points. On 1,362 questions and 37 clusters, the sums of cosines of
+# Starts of k-means, from different random points. On 1,362 questions and 37 clusters, the sums of cosines of
 # single starts differ by 1.5%, the sums of the best of ten starts by 0.4%.
 STARTS = 10
 DRAWS = 4_999
@@ -73,7 +73,7 @@ _CHARACTERS = 60
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters, none of which is empty.
+    """Non-empty clusters.
 
     Attributes:
         centroids: (clusters, dimensions), of length 1.
@@ -137,7 +137,7 @@ def nearest_of(vectors: Vectors, queries: Vectors) -> tuple[Ints, Vectors]:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Run FAISS on one thread: k-means magnifies the last bits, which the division of a product among threads changes."""
+    """Run FAISS on one thread: k-means magnifies rounding errors, which depend on the number of threads."""
     import faiss
 
     threads = faiss.omp_get_max_threads()
@@ -150,14 +150,14 @@ def _one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Figures:
-    """How much an evaluation covers; from ``clusters`` on, by the first clustering.
+    """Figures of the coverage; from ``clusters`` on, of the first clustering.
 
     Attributes:
         user_queries, evaluation_queries: their numbers.
         share: of user queries in clusters without an evaluation query, in [0, 1]; the mean over the clusterings.
-        low, high: the interval of the share, given the clusterings.
+        low, high: the interval of the share, for fixed clusterings.
         confidence: of the interval.
-        shares: (clusterings,) the share in each.
+        shares: (clusterings,) the share by clustering.
         expected_share: the share expected of a random sample of as many evaluation queries; exact.
         p: the probability that a random sample leaves as many user queries uncovered, or more.
         draws, seed: random samples from which ``p`` is computed.
@@ -252,7 +252,7 @@ def measure(
         pl.Series(SIMILARITY, starts[0].similarity[rows].astype(np.float64)),
         pl.Series(UNCOVERED, uncovered(cluster_of_query, is_evaluation).mean(axis=0)),
     )
-    # The cluster with the most user queries is number 1; of several, that with the first text.
+    # The cluster with the most user queries is number 1; on a tie, the cluster with the first text.
     order = (
         assignments.group_by(CLUSTER)
         .agg((pl.col(SOURCE) == USER).sum().alias(USER_QUERIES), pl.col(QUERY).min())

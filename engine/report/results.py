@@ -1,4 +1,4 @@
-"""Writing an evaluation into a folder: tables, exports and ``summary.json``, all together; never over another one's."""
+"""Write an evaluation into a folder: tables, exports and ``summary.json``, all together; never over another's."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def refuse_another(
     *,
     runs: int = 0,
 ) -> None:
-    """Refuse to write into a folder that holds another evaluation: of other settings, or of other inputs.
+    """Refuse to write into a folder with another evaluation: of other settings, or of other inputs.
 
     The same evaluation may be repeated, also with other statistics. Names of readers and functions are compared, not their content.
 
@@ -102,7 +102,7 @@ def _differences(
         if name in _SAME or name not in known or (name == "relevant" and relevant is None):
             continue
         if name == "failed_reads" and {known[name], value} == {None, "error"}:
-            continue  # without a failed read, which neither would leave many of, they are the same
+            continue  # neither allows many failed reads; without any, they have the same effect
         if known[name] != value:
             yield f"`{name}` {_shown(known[name])} there, {_shown(value)} here"
     varied = (there.get("study") or {"conditions": []})["conditions"]

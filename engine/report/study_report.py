@@ -1,4 +1,4 @@
-"""A study as people read it: correlations side by side for every condition, and across readers."""
+"""A study for people: correlations side by side for every condition, and across readers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def study_lines(findings: Findings) -> list[str]:
 
 
 def summarize_study(study: Study, directories: dict[Condition, str]) -> dict[str, Any]:
-    """The study for ``summary.json``: where each condition's evaluation lies, figures, costs."""
+    """The study for ``summary.json``: folders of the conditions' evaluations, figures, costs."""
     return {
         "conditions": [
             {**asdict(condition), "directory": directories[condition]}
@@ -87,7 +87,7 @@ def directory_names(conditions: Sequence[Condition]) -> dict[Condition, str]:
             reader += f"-{readers.index(condition.reader) + 1}"
         parts = [reader, condition.augmentation, f"k{condition.k}"]
         names[condition] = "-".join(part for part, some in zip(parts, varied, strict=True) if some)
-    if len(set(names.values())) < len(names):  # readers that differ in a sign alone
+    if len(set(names.values())) < len(names):  # readers that differ in a single character
         names = {condition: f"{i}-{name}" for i, (condition, name) in enumerate(names.items(), 1)}
     return names
 
@@ -212,7 +212,7 @@ def _across_readers(findings: Findings) -> Grid:
 
 
 def _stand_in(findings: Findings) -> Grid:
-    """How much worse the labels of another reader predict a reader's score than its own do."""
+    """The loss of correlation if another reader's labels predict a reader's score, in place of its own labels."""
     short, compared = _short(findings), _as_asked(findings, "reader_comparisons")
     runs = [RUN] if compared[RUN].n_unique() > 1 else []
     cells: list[list[str]] = []

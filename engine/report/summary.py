@@ -1,7 +1,7 @@
-"""The summary of an evaluation as JSON, for programs and for the record; and how a result came about.
+"""The summary of an evaluation as JSON, for programs and for the record; and the origin of a result.
 
-The latter (when, by which command, where, from what, and with which code) is one block, apart from the figures, since it
-differs from one run to the next where these are the same.
+The origin (time, command, place, inputs and code) is a block of its own, apart from the figures, since it
+differs between runs with the same figures.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ STATISTICS = ("correlations", "comparisons", "systems", "run_pairs", "unseen", "
 
 # Larger files have no digest: their tables have one, and hashing 1 GiB takes up to 3 s.
 MOST_BYTES = 2**30
-# The directory that holds the package: of a checkout, its root.
+# The directory that holds the package: in a checkout, its root.
 _ROOT = Path(__file__).resolve().parents[2]
 _GIT_SECONDS = 20
 PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")
@@ -82,7 +82,7 @@ _COUNTS: dict[str, int | bool | list[str] | dict[str, int]] = {
 def summarize(
     evaluation: Evaluation, files: dict[str, Any], origin: Origin | None = None
 ) -> dict[str, Any]:
-    """Everything that a program needs to use the figures, as JSON-ready values (NaN becomes null)."""
+    """All figures and their context for programs, as JSON-ready values (NaN becomes null)."""
     settings, readings = evaluation.settings, evaluation.readings
     metric = settings.reader.scored_by
     reading = readings.get(READER.name)
@@ -132,7 +132,7 @@ def with_digests(summary: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def digests_of(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The digests in a summary, by the name of the file; none in one of an earlier version."""
+    """The digests in a summary, by file name; empty for summaries of earlier versions."""
     audit = summary.get("audit")
     found = audit.get(DIGESTS) if isinstance(audit, dict) else None
     return found if isinstance(found, dict) else {}
@@ -182,7 +182,7 @@ def _counts(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def notes_by_code(notes: Iterable[Note]) -> dict[str, Any]:
-    """The notes that are printed, by code."""
+    """The printed notes, by code."""
     by_code: dict[str, list[dict[str, Any]]] = {}
     for note in notes:
         if note.is_shown:
@@ -248,7 +248,7 @@ def versions(packages: Iterable[str]) -> dict[str, str | None]:
 
 
 def jsonable(value: Any) -> Any:
-    """The value as JSON can hold it: NaN and infinities become null, keys and paths strings."""
+    """The value in JSON types: NaN and infinities become null, keys and paths strings."""
     if isinstance(value, dict):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -263,8 +263,8 @@ def jsonable(value: Any) -> Any:
 def code_in(root: Path) -> dict[str, Any]:
     """The code of a directory that holds the package: ``version``, ``commit``, ``modified``.
 
-    The commit is that of a checkout; None in none, or where git is not installed or refuses to look. ``modified``:
-    whether tracked files differ from it.
+    The commit is None outside a checkout, or if git is not installed or refuses to look. ``modified``:
+    whether tracked files differ from the commit.
     """
     # A checkout further up is another project's, which has this package installed inside.
     commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
@@ -296,7 +296,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a result; made when the work begins. The command line has no credentials; None from Python."""
+    """The origin of a result, recorded when work begins. The command line has no credentials; None from Python."""
 
     command: str | None = None
     files: Sequence[Mapping[str, Any]] = ()
@@ -304,7 +304,7 @@ class Origin:
 
 
 def place(path: Location | None) -> str | None:
-    """A path or address without credentials; an InputError where results could not hold it."""
+    """A path or address without credentials; an InputError if results could not hold it."""
     text = "" if path is None else masked(str(locate(path)))
     if not is_text(text):
         problem = f"{quoted(text)} is no name in UTF-8"
@@ -313,7 +313,7 @@ def place(path: Location | None) -> str | None:
 
 
 def name_files(files: InputFiles | None) -> dict[str, Any]:
-    """The places of inputs for ``summary.json``, without credentials; None where not given, or for a table in memory."""
+    """The places of inputs for ``summary.json``, without credentials; None if missing, or for a table in memory."""
     tables, corpus = (files.tables, files.passages) if files else ({}, None)
     return {
         "queries": place(files.queries if files else None),

@@ -1,6 +1,6 @@
 """Which retriever to choose, and how certain that choice is, in a few plain sentences.
 
-``SENTENCES`` has every sentence that a verdict can have; the functions below choose the ones that hold, and fill them in.
+``SENTENCES`` has every sentence of a verdict; the functions below choose the ones that hold, and fill them in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from engine.statistics.table import Choice, Lead
 from engine.statistics.until import MOST_QUERIES, POWER
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, TAU, VALUE, N, high_of, low_of
 
-# Names and leads shown; summary.json and run_pairs.parquet have all.
+# Limits of names and leads shown; summary.json and run_pairs.parquet have all.
 _SHOWN = 3
 # The first sentence, by the case; ``only`` says that labels alone decide.
 CASES = {
@@ -60,7 +60,7 @@ _LABELS_ONLY = " (labels only: no list was read end to end)"
 def summarize_verdict(evaluation: Evaluation) -> dict[str, Any]:
     """The verdict as ``summary.json`` holds it: its case, its figures, and its sentences.
 
-    ``best`` is None, and there are no figures, where nothing can be chosen or compared.
+    ``best`` is None, without figures, if there is nothing to choose or compare.
     """
     case, choice = _decided(evaluation)
     figures = asdict(choice or _alone(None, None, 0, {}))
@@ -80,13 +80,13 @@ def sentences_on(choice: Choice, metric: str, bootstrap: Bootstrap) -> list[str]
 
 
 def said(summary: Mapping[str, Any]) -> list[str]:
-    """The sentences of an evaluation's verdict, as ``summary.json`` has them."""
+    """The sentences of an evaluation's verdict, from ``summary.json``."""
     # Earlier versions have no verdict on one run.
     return list((summary["verdict"] or {"sentences": ()})["sentences"])
 
 
 def loss(verdict: Mapping[str, Any], confidence: float) -> str:
-    """The sentence on the loss of a wrong choice, by a verdict's figures in ``summary.json``; empty where there is none."""
+    """The sentence on the loss of a wrong choice, by a verdict's figures in ``summary.json``; empty without figures."""
     undecided, most = verdict.get("undecided"), verdict.get("most_lost")
     if not undecided or most is None or not math.isfinite(most):
         return ""
@@ -244,7 +244,7 @@ def _undecided(choice: Choice, bootstrap: Bootstrap) -> list[str]:
             f"{_number(lead.queries_needed, lead, choice.n)} to separate {choice.best} from {lead.over}"
             for lead in planned
         ]
-        # A lead nearer to 0 than the true one may well be is no plan.
+        # An observed lead nearer to 0 than a likely true lead is no basis for a plan.
         is_less = all(
             (lead.queries_as_here or math.inf) < (lead.queries_needed or 0) for lead in planned
         )

@@ -33,14 +33,14 @@ def __dir__() -> list[str]:
 
 
 class _Modules:
-    """Finds ``erag_engine.x`` as ``engine.x``, which is imported once."""
+    """Find ``erag_engine.x`` as ``engine.x``, which is imported once."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         above, _, below = name.partition(".")
         return ModuleSpec(name, self) if above == __name__ and below not in _OWN else None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """None, for an empty module, whose place the real one takes."""
+        """None, for an empty module, which the real one replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
         from .own import engine

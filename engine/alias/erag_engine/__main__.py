@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command with this installation's packages, whatever PYTHONPATH puts before them."""
+    """Run the command with this installation's packages, even if PYTHONPATH puts others before them."""
     try:
         import importlib
 

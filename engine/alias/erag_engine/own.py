@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 def root() -> Path:
-    """The folder with ``engine`` and ``jobs``: that of installed packages, or a checkout."""
+    """The folder with ``engine`` and ``jobs``: of installed packages, or of a checkout."""
     return next(
         parent
         for parent in Path(__file__).resolve().parents
@@ -19,7 +19,7 @@ def root() -> Path:
 
 
 def found(name: str) -> Path | None:
-    """The file, or the folder if it is a package, that a top-level name is imported from."""
+    """The file behind a top-level name, or its folder if it is a package."""
     spec = find_spec(name)
     if spec is None:
         return None
@@ -32,7 +32,7 @@ def engine(below: str = "") -> ModuleType:
     """The package ``engine``, or a module below it (``.tables``).
 
     Raises:
-        ImportError: Python finds another one by this name.
+        ImportError: Python finds another package by this name.
     """
     place = found("engine")
     if place is None or not (place / "labels" / "erag.py").is_file():

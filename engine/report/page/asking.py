@@ -20,7 +20,7 @@ from engine.statistics.arrays import Floats, Mask
 from engine.tables import ANNOTATOR, DOC_ID, OUTPUT, PROBABILITY, QUERY_ID, RUN, STRATUM, VALUE
 
 _ALIKE, _DISPUTED = " and ", ", disputed"
-# Part of the tasks that has all queries alike; and how much likelier queries are drawn where labels disagree
+# Part of the tasks drawn from all queries alike; and relative odds of queries on which labels disagree
 # (``benchmarks.intervals``).
 _RANDOM, _ODDS = 1 / 3, 1.25
 _OF_OTHERS = "give the runs that were evaluated, or leave `results` out"
@@ -95,7 +95,7 @@ def _answered(given: pl.DataFrame, findings: Findings, k: int | None) -> pl.Data
     answers = findings.downstream.select(QUERY_ID, RUN, pl.col(OUTPUT).str.strip_chars())
     answered = given.drop(OUTPUT).join(answers, on=[QUERY_ID, RUN])
     depth = findings.configuration.get("end_to_end_k")
-    if isinstance(depth, int):  # and no budget of tokens, of which a list may be longer
+    if isinstance(depth, int):  # not a budget of tokens, which may allow longer lists
         head = pl.col(DOC_ID).list.head(min(depth, k or depth))
         read = findings.table("reads").select(QUERY_ID, pl.col(tables.DOC_IDS).alias(DOC_ID))
         lists, keys = answered.drop_nulls(OUTPUT).with_columns(head), [QUERY_ID, DOC_ID]
@@ -170,6 +170,6 @@ def draw_tasks(strata: pl.DataFrame, tasks: int, rng: np.random.Generator) -> pl
 
 
 def _drawn(chances: Floats, rng: np.random.Generator) -> Mask:
-    """Which are drawn: each by its probability, and of neighbours as many as theirs add up to (Madow 1949)."""
+    """Draw each by its probability, and from neighbours as many as their probabilities add up to (Madow 1949)."""
     sums = (chances.cumsum() + rng.random()).round(9)
     return np.diff(np.floor(sums), prepend=0.0) > 0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _Bins = list[tuple[float, Interval]]
 _MOST_RUNS, _MOST_SERIES = 20, 6
-# Queries of the smallest group that has a point: fewer have an interval from 0 to 1, or nearly.
+# Queries in the smallest group with a point: smaller groups have an interval from 0 to 1, or nearly.
 _FEW = 5
 # Groups of queries by the value of a measure.
 _BINS = 5
@@ -345,7 +345,7 @@ def _pairs(findings: Findings) -> list[_Pair]:
 
 
 def _all_binned(findings: Findings) -> dict[str, _Bins]:
-    """By annotator, the groups of at least ``_FEW`` queries, where there are two: one point shows no relation."""
+    """By annotator, the groups of at least ``_FEW`` queries, if there are two: a single point shows no relation."""
     names = [name for name in findings.annotators if findings.agreement(name)][:_MOST_SERIES]
     binned = {name: [one for one in _binned(findings, name) if one[1].n >= _FEW] for name in names}
     return {name: bins for name, bins in binned.items() if len(bins) > 1}

@@ -24,7 +24,7 @@ from engine.report.page.render import Part
 from engine.tables import MEASURE, QUERY, QUERY_ID, RUN
 
 _LONGEST_OUTPUT = 80
-# So many undecided runs are counted, and fewer named.
+# Undecided runs are counted from this number on, and named below it.
 _NAMED = 3
 WORDS = "words of the question"
 # Limits: groups of a field, queries in the smallest group, and runs.
@@ -44,7 +44,7 @@ class Slices:
 
 
 def said(findings: Findings) -> list[str]:
-    """The verdict: its first sentence, which says which run, and lines on how sure that is."""
+    """The verdict: its first sentence, which names the run to choose, and lines on its certainty."""
     first, *others = verdict.said(findings.summary) or [
         f"{findings.best_run}: an earlier version wrote no verdict"
     ]
@@ -57,7 +57,7 @@ def answer(findings: Findings) -> Answer:
     summary = findings.summary
     headline, *reasons = said(findings)
     lost = verdict.loss(summary["verdict"] or {}, findings.confidence)
-    # The decision says it, too.
+    # The decision repeats the loss.
     reasons = [one.replace(lost, "").strip() for one in reasons]
     costs = costs_together(findings.roles.values())
     facts = [("LLM calls", calls_line(costs) if costs.wanted else "none")]
@@ -94,9 +94,9 @@ def _decision(findings: Findings, lost: str) -> str:
 
 
 def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
-    """The sections of the page in order, each with its tables, where there are such figures.
+    """The sections of the page in order, each with its tables; sections without figures are left out.
 
-    ``page.html.j2`` writes the bodies of ``runs``, ``trust``, ``conditions`` and ``queries``; of any other, tables and
+    ``page.html.j2`` writes the bodies of ``runs``, ``trust``, ``conditions`` and ``queries``; in other sections tables and
     pictures follow each other.
     """
     measures = [_measures(findings)] if findings.primary_measures else []
@@ -132,7 +132,7 @@ def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
 
 
 def overview_grids(findings: Findings) -> list[Grid]:
-    """The tables of the page, but for groups of queries."""
+    """The tables of the page, except for groups of queries."""
     return [grid for part in sections(findings) for grid in part.grids]
 
 

@@ -63,7 +63,7 @@ _STYLE: Any = {
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture to be drawn on an empty figure; its size in inches."""
+    """A picture to draw on an empty figure; its size in inches."""
 
     name: str
     title: str
@@ -122,7 +122,7 @@ def forest(
     axis: str,
     margin: float = 0,
 ) -> Drawing:
-    """A forest plot, 0 and a loss of ``margin`` marked: rows of a label, a difference and its bounds, NaN for none."""
+    """A forest plot with marks at 0 and a loss of ``margin``: rows of a label, a difference and its bounds, or NaN."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -139,7 +139,7 @@ def forest(
 
 
 def label_of(text: str) -> str:
-    """A name as a picture can show it: in one line, without control characters, and cut."""
+    """A name for a picture: on a single line, without control characters, and cut."""
     line = cut(text, _LONGEST)
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
@@ -174,7 +174,7 @@ def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
     from matplotlib import font_manager
 
     installed = sorted({font.name for font in font_manager.fontManager.ttflist})
-    # A list of families: of a generic one, matplotlib would look for glyphs in its first alone.
+    # A list of families: matplotlib would look for glyphs only in the first of a generic one.
     fonts = ["DejaVu Sans", *filter(_FURTHER_FONTS.search, installed), "sans-serif"]
     drawn = []
     # Glyphs that no font has become boxes in the picture; a warning for each would help no user.
@@ -184,7 +184,7 @@ def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
             figure = figure_of(drawing)
             _lay_out_only(figure)
             svg = _saved(figure, "svg", metadata={"Date": None, "Creator": None}).decode()
-            # Both have one layout, which takes as long to find as to draw.
+            # Both have the same layout, which takes as long to compute as to draw.
             figure.set_layout_engine(None)
             png = _saved(figure, "png", facecolor="white", dpi=200) if with_png else b""
             drawn.append(Picture(drawing.name, drawing.title, drawing.caption, svg, png))
@@ -192,7 +192,7 @@ def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
 
 
 def figure_of(drawing: Drawing) -> Figure:
-    """A picture as matplotlib has it."""
+    """The matplotlib figure of a picture."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -203,7 +203,7 @@ def figure_of(drawing: Drawing) -> Figure:
 
 
 def _lay_out_only(figure: Figure) -> None:
-    """Have the draw that only finds the layout, before a picture is saved, draw nothing: a third of the time."""
+    """Make the layout pass before saving draw nothing, which saves a third of the time."""
     layout, whole = figure.get_layout_engine(), figure.draw
 
     def draw(renderer: Any) -> None:

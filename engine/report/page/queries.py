@@ -29,7 +29,7 @@ from engine.tables import DOC_ID, LABEL, OUTPUT, QUERY_ID, RANK, READ_KEY, RUN, 
 
 # Larger tables drop the queries of least disagreement: a page stays below 5 MB.
 MOST_QUERIES = 20_000
-# Letters of a script with details: parsed in a moment, and not one file for each query. Letters of an answer and of an
+# Letters of a script with details: fast to parse, yet several queries to a file. Letters of an answer and of an
 # output in the table.
 _LETTERS, _SHOWN = 400_000, 90
 
@@ -80,7 +80,7 @@ def filters(findings: Findings) -> list[str]:
 
 
 def _looked(findings: Findings) -> tuple[str | None, str | None]:
-    """The first annotator by whom the reader itself reads each passage, and the first that looks for the answer."""
+    """The first annotator for which the reader itself reads each passage, and the first that looks for the answer."""
     names = [name for name in findings.annotators if name not in findings.partly_labelled]
     known = [ANNOTATORS[name] for name in names if name in ANNOTATORS]
     own = (one.name for one in known if one.is_the_readers)
@@ -89,7 +89,7 @@ def _looked(findings: Findings) -> tuple[str | None, str | None]:
 
 
 def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[tuple[Sequence[Row], str]]:
-    """The queries of the page in parts: rows, and the script with their details, empty where the page has no passages."""
+    """The queries of the page in parts: rows, and the script with their details, empty if the page has no passages."""
     if findings.sources is None:
         most = _ordered(findings).head(MOST_QUERIES)
         scores = _Scores(findings, most)
@@ -121,7 +121,7 @@ def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[tuple[Seq
 
 
 def _ordered(findings: Findings) -> pl.Series:
-    """The scored queries by id: first where runs differ end to end, then by how far measure and end-to-end score are apart."""
+    """Ids of the scored queries: queries on which runs differ first, then by the gap between measure and end-to-end score."""
     annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
     scores = findings.scores(annotator, measure).rename({VALUE: "measure"})
     whole = findings.downstream.select(RUN, QUERY_ID, VALUE)
@@ -214,7 +214,7 @@ class _Calls:
         return [next(places, None), *self._calls[key]]
 
     def longest(self, query_id: str, listed: Sequence[str], output: str) -> int:
-        """How many of the first passages of a list were read together, with this output; 0 for none."""
+        """Number of the first passages of a list that were read together, with this output; 0 for none."""
         for most in range(len(listed), 0, -1):
             keys = self._keys.get((query_id, tuple(listed[:most])), [])
             if any(self._outputs[key] == output for key in keys):
@@ -293,7 +293,7 @@ class _Details:
         return [*text, labels, *([list(calls.values())] if calls else [])]
 
     def summary(self, query_id: str, scores: Sequence[float | None]) -> dict[str, Any]:
-        """How many passages are ``useful`` and ``holding`` the answer, and the ``kinds`` of the query."""
+        """Numbers of ``useful`` passages and of passages ``holding`` the answer, and the ``kinds`` of the query."""
         lists = self.listed.get(query_id, {})
         named = {doc_id for of_run in lists.values() for doc_id in of_run}
         useful = self._above(query_id, named, self._by_reader)
@@ -319,7 +319,7 @@ class _Details:
             for doc_id in doc_ids
             if annotator in (trace := self._traces.get((query_id, doc_id), {}))
         }
-        # Useful, as an end-to-end score is a success: an answer that is right in part is not enough.
+        # Useful, like a success end to end: a partly right answer is not enough.
         return {doc_id for doc_id, label in labels.items() if label >= SUCCESS} if labels else None
 
 

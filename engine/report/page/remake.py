@@ -1,4 +1,4 @@
-"""The pages of evaluations, ``report.html`` with the folder ``report`` beside it, made of the files that they wrote."""
+"""Make the pages of evaluations, ``report.html`` with the folder ``report`` beside it, from the evaluations' files."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
     findings = read_findings(folder, None)
     names = _places(findings.summary)
     conditions = {name: read_findings(folder / name, None) for name in names}
-    # Runs that an earlier version edited are in no file that can be read again.
+    # No file holds runs that an earlier version edited.
     again = not (findings.summary.get("shards") or findings.configuration.get("edits"))
     if passages and again:
         files = findings.files("make the page without `passages`")

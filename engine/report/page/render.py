@@ -1,4 +1,4 @@
-"""Pages as HTML, and the files beside them, whatever a page is about; pages of anything but an evaluation.
+"""Pages as HTML, and the files beside them, for any subject.
 
 Tables are files for papers and other programs, too: Markdown, LaTeX (booktabs) and CSV.
 """
@@ -37,7 +37,7 @@ _TAG, _BEYOND_HUNDREDTHS = re.compile(r"<[^>]+>"), re.compile(r"(?<=\.\d\d)\d+")
 _FAMILY = re.compile(r"font-family: [^;\"]+; ")
 # Cells that spreadsheets would calculate, except for numbers, with an interval or a percent sign.
 _FORMULA = re.compile(r"[=@\t\r]|[-+](?!\d[\d.,]*%?( \[[-+\d.,% ]*\])?$)")
-# Accents by their combining sign, and other signs, as LaTeX has them for fonts of any encoding.
+# LaTeX for accents, by their combining sign, and for other signs, in fonts of any encoding.
 _MARKS = "\u0300\u0301\u0302\u0303\u0304\u0307\u0308\u030a\u030b\u030c\u0327"
 _ACCENTS = dict(zip(_MARKS, "`'^~=.\"rHvc", strict=True))
 _LATEX = str.maketrans(
@@ -75,7 +75,7 @@ _BETWEEN_SENTENCES = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 
 
 class Written(NamedTuple):
-    """The files of a page: the page, those beside it, and how many bytes they have."""
+    """The files of a page: the page, the files beside it, and their bytes."""
 
     page: Location
     beside: tuple[Location, ...]
@@ -101,7 +101,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Page:
-    """A page, whose parts show the drawings by name; ``title`` is the window's, and notes are sentences."""
+    """A page, whose parts refer to drawings by name; ``title`` is the window's title, and notes are sentences."""
 
     title: str
     answer: Answer
@@ -112,7 +112,7 @@ class Page:
 
 
 def require_page() -> None:
-    """Refuse to go on where the extra ``page`` is not installed."""
+    """Refuse to continue without the extra ``page``."""
     require(f"the page {PAGE}", "page")
 
 
@@ -163,7 +163,7 @@ def write_files(
 
 
 def replace_page(folder: Folder, write: Callable[[Path], Written]) -> Written:
-    """Have a page written into an empty folder, and put it into the place of the earlier one, which an error leaves whole."""
+    """Write a page into an empty folder, then replace the earlier page, which an error leaves whole."""
     with replaced_together(folder.at, lambda: page_files(folder), last=PAGE) as new:
         written = write(new)
         beside = (Path(path).relative_to(new).as_posix() for path in written.beside)
@@ -177,7 +177,7 @@ def write_plain(page: Page, folder: Path) -> Written:
 
 
 def write_single(page: Page, path: Path) -> None:
-    """Write a page as one file: as Markdown for a comment, by a name that ends so, else as HTML."""
+    """Write a page as a single file: Markdown for a comment if the name ends in .md, else HTML."""
     is_markdown = path.suffix == MARKDOWN
     write_text(_markdown(page) if is_markdown else drawn_page(page, single_file=True)[0], path)
 
@@ -239,7 +239,7 @@ def _for_the_page(drawn: Sequence[Picture]) -> dict[str, Picture]:
 
 
 def _slim(svg: str) -> str:
-    """A picture that looks the same in half as many letters: coordinates to a hundredth of a point, its font named once."""
+    """Halve an SVG without visible change: coordinates to a hundredth of a point, its font named once."""
     svg = _TAG.sub(lambda tag: _BEYOND_HUNDREDTHS.sub("", tag[0]), _NEEDLESS.sub("", svg))
     if family := _FAMILY.search(svg):
         svg = svg.replace(family[0], "").replace("<svg ", f'<svg style="{family[0]}" ', 1)
@@ -251,7 +251,7 @@ def source(name: str) -> str:
 
 
 def as_it_is(text: str) -> Any:
-    """A text that is the page's own, or is escaped already."""
+    """Mark a text as safe: the page's own, or escaped already."""
     from markupsafe import Markup
 
     return Markup(text)
@@ -303,7 +303,7 @@ def latex(grid: Grid) -> str:
 
 
 def _as_latex(text: str) -> str:
-    """A text in ASCII that LaTeX shows in one line, with letters that its fonts may lack by their code point."""
+    """A text in ASCII for a single line of LaTeX; letters that its fonts may lack appear as code points."""
     plain = " ".join(re.split(r"[^\S\N{NO-BREAK SPACE}]+", text)).strip()
     shown = "".join(map(_letter, unicodedata.normalize("NFC", plain)))
     return shown.replace("--", "-{}-")  # two hyphens would be a dash
@@ -330,7 +330,7 @@ def comma_separated(grid: Grid) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text as Markdown shows it, in one line: without HTML, pictures and links, which names of runs may hold."""
+    """A text escaped for a single line of Markdown: HTML, pictures and links in names of runs have no effect."""
     for mark, shown in (
         ("\\", "\\\\"),
         ("|", "\\|"),

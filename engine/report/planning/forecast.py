@@ -78,7 +78,7 @@ class Kind:
 
     @property
     def shared(self) -> int:
-        """Duplicates of others, which are done once."""
+        """Number of duplicates, which are read once."""
         return self.asked - self.stored - self.left
 
 
@@ -141,7 +141,7 @@ class Forecast:
         return None if reading is None else self.start + reading / actors
 
     def money(self, seconds: float | None, tokens: float | None) -> float | None:
-        """The price of an actor's seconds and of tokens; None where seconds have one and are not known."""
+        """The price of an actor's seconds and of tokens; None if seconds have a price but are unknown."""
         if self.price_per_hour is not None and seconds is None:
             return None
         of_actor = ApiSettings(price_per_hour=self.price_per_hour).cost(0, 0, seconds or 0.0)
@@ -149,7 +149,7 @@ class Forecast:
 
 
 def add_up(kinds: Sequence[Kind], reader: str = "", way: Way = ALL, name: str = "all") -> Kind:
-    """The reads of several kinds together, as far as a way does them; a figure that one lacks is not known of all."""
+    """The sum of several kinds, limited to the reads of a way; a figure missing in one kind is None in the sum."""
     shares = [way.lists if kind.name == WHOLE_LISTS else way.singles for kind in kinds]
     added: dict[str, Any] = {}
     for figure in ("asked", "stored", "left", "prompt_tokens", "output_tokens", "seconds"):
@@ -163,10 +163,10 @@ def add_up(kinds: Sequence[Kind], reader: str = "", way: Way = ALL, name: str = 
 _MINUTE, _GIB = 60.0, 2**30
 # Durations up to these bounds are printed in seconds and minutes; shorter ones than ``_LEAST`` look alike.
 _AS_SECONDS, _AS_MINUTES, _LEAST = 100.0, 100 * _MINUTE, 0.1
-# Rows of the table; kinds of several readers are added up where there would be more.
+# Most rows of the table; beyond them, kinds of several readers are added up.
 _MOST_ROWS = 8
 _ACTORS = "[actor|actors]"
-# The counts of a kind, as all outputs call them; JSON has them also by the names of earlier versions.
+# Names of the counts of a kind in all outputs; JSON also has the names of earlier versions.
 _NAMES, _EARLIER = (
     ("requested", "duplicate", "cached", "new"),
     ("asked", "shared", "stored", "left"),

@@ -185,7 +185,7 @@ def _asked(cut: EvaluationInputs, settings: Settings, context: Context) -> Itera
 
 
 def _stored(place: Folder, job: Job, distinct: pl.DataFrame, sample: Sample | None) -> pl.DataFrame:
-    """The keys that the store has, in one column. Nothing is merged there."""
+    """Keys in the store, in a single column, without merging the store's files."""
     listing = store.listing(place, job.spec.fingerprint)
     earlier = earlier_reads(job.spec, place, distinct)[[READ_KEY]]
     parts: list[tuple[Range | None, pl.DataFrame]] = [(None, distinct)]
@@ -204,8 +204,8 @@ _PLACES, _PART = 16, 2
 def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> Sample:
     """Take a sample with at most about half of a shard's pairs.
 
-    Runs are read, checked and cut in parts, as for shards, in a temporary folder. The corpus keeps only passages that
-    the sample lists are kept.
+    Runs are read, checked and cut in parts, as for shards, in a temporary folder. Of the corpus, a sample needs only
+    its listed passages.
 
     Raises:
         InputError: as ``inputs.read_inputs``; for documents that the corpus lacks, only documents in the sample.
@@ -290,7 +290,7 @@ class RolePace:
 
     @property
     def start(self) -> float:
-        """Seconds of an actor in which it did not read: it started, and loaded its model."""
+        """Seconds of an actor before it reads: start, and load of the model."""
         return max(0.0, self.costs.seconds - self.costs.reader_seconds / self.actors)
 
     def timed(self, counted: Counted) -> Kind:
@@ -303,7 +303,7 @@ class RolePace:
             return kind
         amount: float = kind.left
         done = costs.done
-        # A server, or a program of the user's, counts tokens in its own way.
+        # A server or a user's program counts tokens in its own way.
         if spec.is_reproducible and not spec.executor and costs.prompt_tokens:
             amount, done = kind.prompt_tokens or 0, costs.prompt_tokens
         return replace(kind, seconds=amount * costs.reader_seconds / done)
@@ -317,7 +317,7 @@ class RolePace:
 
 @dataclass(frozen=True)
 class Pace:
-    """How long the reads of an evaluation took, or of a study: by roles, which a study has one of for each reader."""
+    """Costs of an evaluation's reads by role; a study has a reader's role for each reader."""
 
     roles: tuple[tuple[str, RolePace], ...]
     summary: Mapping[str, Any]
@@ -375,10 +375,10 @@ def pace_of(summary: Mapping[str, Any]) -> Pace:
 
 
 def read_pace(results: Location) -> Pace:
-    """The pace of the evaluation whose results are in a folder, or at an address; its summary.json may be named.
+    """The pace of an evaluation, by the folder or address of its results or of their summary.json.
 
     Raises:
-        InputError: as ``pace_of``; or there is no summary that can be read.
+        InputError: as ``pace_of``; or no summary can be read.
     """
     folder = locate(str(results).removesuffix(SUMMARY))
     try:
@@ -404,8 +404,8 @@ def plan_evaluation(
     Inputs are the inputs of the ``sample`` if the evaluation is done in shards.
 
     Raises:
-        InputError: as ``evaluate.evaluate`` and ``pace_for``; or the time to finish in is over before the actors
-            have started, or the pace has no time of some reads.
+        InputError: as ``evaluate.evaluate`` and ``pace_for``; or the time limit is over before the actors
+            have started, or the pace lacks the time of some reads.
     """
     settings = list(conditions)
     first, pace = settings[0], pace_for(asked, settings)
@@ -420,7 +420,7 @@ def plan_evaluation(
     queries = sample.queries if sample else inputs.queries.height
     ways = _ways(first, inputs, queries, counted) if len(settings) == 1 else ()
     most = first.running.pool().bounds()[1]
-    if most is None:  # the cluster decides: as many as there were
+    if most is None:  # the cluster decides: as many as in the earlier evaluation
         most = pace.actors if pace else 1
     made = Forecast(
         kinds=tuple(of_role.timed(one) if of_role else one.kind for one, of_role in both),
