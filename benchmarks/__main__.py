@@ -42,9 +42,9 @@ NAMES = (
     "chunking",
     "page",
 )
-# Looks at the results of somebody's evaluation, or makes questions for one, so that the page cannot run it by itself.
+# Needs the results of a user's evaluation, or makes questions for one, so the page cannot run it by itself.
 OF_RESULTS = ("tasks",)
-# Seconds that a quick one may take; the whole is to end within ten minutes.
+# Time limit of a quick benchmark, in seconds; all of the page should end within ten minutes.
 _QUICK_LIMIT = 240
 
 
@@ -86,7 +86,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(name: str, report: Path, *, quick: bool, limit: float = _QUICK_LIMIT) -> Outcome:
-    """Run a benchmark in a process of its own, so that no memory and no setting outlives it; ``limit`` seconds bound quick mode."""
+    """Run a benchmark in a process of its own, which takes memory and settings with it; ``limit``: seconds in quick mode."""
     command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(report)]
     command += ["--quick"] if quick else []
     # As ``readers.load`` sets it, but before torch is loaded: threads that wait for others should soon sleep.

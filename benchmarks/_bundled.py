@@ -15,7 +15,7 @@ from engine.sources.passages.cut import passages
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 
-# Names the file that keeps them, from one process to the next; parsing the articles takes ten seconds.
+# Variable with the path of their file, for later processes; parsing the articles takes ten seconds.
 KEPT_IN = "ERAG_BENCHMARKS_CORPUS"
 
 

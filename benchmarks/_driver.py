@@ -51,7 +51,7 @@ def simulate(
             planned += 1
             size = sizes.unit_size(shared_pace(list(known.values())))
             behind = int((shards - planned) * of_shard)
-            if behind > 4 * actors * size:  # none is smaller for the end
+            if behind > 4 * actors * size:  # no smaller units for the end of the job
                 units = math.ceil(of_shard / size)
                 waiting.extend([of_shard / units] * units)
                 continue
@@ -61,7 +61,7 @@ def simulate(
             waiting.extend(unit.length * tokens_per_pair for unit in cut.units())
 
     held: list[deque[float]] = [deque() for _ in range(actors)]
-    ends: list[tuple[float, int]] = []  # of the units that are read
+    ends: list[tuple[float, int]] = []  # of the units in progress
     driver = busy = last = 0.0
     units, longest = 0, 0.0
 

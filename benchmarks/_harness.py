@@ -18,7 +18,7 @@ from scipy.stats import binomtest
 
 
 class Ratio(NamedTuple):
-    """How many times as long one side takes as another: the median of the rounds, the least and the most."""
+    """Ratio of one side's time to another's: the median of the rounds, the least and the most."""
 
     median: float
     low: float
@@ -72,12 +72,12 @@ class _Parser(argparse.ArgumentParser):
 def make_parser(
     doc: str | None, *, rounds: int | None = None, quick: Mapping[str, Any] | None = None
 ) -> argparse.ArgumentParser:
-    """A parser of a benchmark's options, with ``--json``, and ``--rounds`` where it times in turn.
+    """A parser of a benchmark's options, with ``--json``, and ``--rounds`` if it times in turn.
 
     Args:
         doc: the benchmark's docstring, whose first line describes it.
-        rounds: how often each side is timed by default.
-        quick: what ``--quick`` makes of the defaults, for the smallest case that says anything; None for a
+        rounds: default number of rounds per side.
+        quick: defaults with ``--quick``, for the smallest meaningful case; None for a
             benchmark that adds this option itself.
     """
     parser = _Parser(description=doc.splitlines()[0] if doc else None)

@@ -1,4 +1,4 @@
-"""Cells of the label bench: a set of questions that was read one way, as a table that is kept, and added to."""
+"""Cells of the label bench: a set of questions read one way, as a stored table that can be extended."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from jobs._evaluation_options import reader_functions, reader_name
 
 CELLS = Path(__file__).parent / "labels"
 MOST_BYTES = 200_000
-# The annotators of the bench, in the order of its tables; cells of earlier versions have labels of grogu, which is gone.
+# Annotators of the bench, in the order of its tables; cells of earlier versions have labels of grogu, since removed.
 LABELS = (
     "erag", "gain", "likelihood", "dig", "perplexity", "pmi", "grogu", "utility", "containment", "containment-substring",
     "provenance", "dual",
@@ -98,7 +98,7 @@ class Way:
 
     @property
     def lacks(self) -> set[str]:
-        """The labels that no reader of its kind can give."""
+        """The labels that no reader of this kind can give."""
         return NOT_BY_FUNCTIONS if is_named(self.reader) else set()
 
 
@@ -122,7 +122,7 @@ class Cell:
         return [name for name in there if name in self.table.columns] + derived
 
     def values(self, label: str, turned: bool = False) -> tuple[list[str], Floats, Floats]:
-        """Ids of the questions that have the label, (n, k) labels as the list has them, (n,) scores of the lists."""
+        """Ids of the questions with the label, (n, k) labels in list order, (n,) scores of the lists."""
         column = _known_apart() if label == KNOWN else pl.col(label)
         score = LIST_TURNED if turned else LIST
         rows = self.table.select(QUERY_ID, PLACE, score, column.alias(LABEL)).drop_nulls()
@@ -137,10 +137,10 @@ class Cell:
         )
 
     def write(self, path: Path) -> None:
-        """Write it.
+        """Write the cell.
 
         Raises:
-            SystemExit: it is larger than a cell may be.
+            SystemExit: it is larger than the limit of a cell.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.table.write_parquet(
@@ -154,12 +154,12 @@ class Cell:
 
 
 def read_cell(path: Path) -> Cell:
-    """A cell that was written."""
+    """Read a stored cell."""
     return Cell(pl.read_parquet(path), json.loads(pl.read_parquet_metadata(path)["about"]))
 
 
 def _known_apart() -> pl.Expr:
-    """eRAG's label, 0 where the reader is right without the passage: its label less ``gain`` is the score without."""
+    """eRAG's label, but 0 if the reader is right without the passage, by its score without: the label less ``gain``."""
     return pl.when(pl.col("erag") - pl.col("gain") >= 0.5).then(0.0).otherwise("erag")
 
 
@@ -207,7 +207,7 @@ def _over_articles(queries: Path | None, questions: int, folder: Path) -> tuple[
 
 
 def labels_for(inputs: EvaluationInputs, way: Way, wanted: Sequence[str]) -> tuple[str, ...]:
-    """The annotators that this version has, that fit the set, and whose labels the reader can give."""
+    """The wanted annotators that exist in this version, fit the set, and suit the reader."""
     gold = int(inputs.queries[PROVENANCE].list.len().sum()) > 0
     needs_gold = ("provenance", "dual")
     return tuple(
@@ -265,7 +265,7 @@ def part_of(
 
 
 def lacking(cell: Cell, inputs: EvaluationInputs, wanted: Sequence[str]) -> tuple[pl.DataFrame, list[str], bool]:  # fmt: skip
-    """The queries of which a cell lacks labels or lists, which of the labels, and whether lists."""
+    """The queries without some labels or lists in a cell, the missing labels, and whether lists are missing."""
     there = inputs.queries.select(QUERY_ID).join(cell.table, on=QUERY_ID, how="left")
     there = there.with_columns(
         pl.lit(None).alias(name) for name in wanted if name not in there.columns
@@ -352,7 +352,6 @@ def _prices(found: Evaluation, settings: Settings, store: Path) -> dict[str, dic
 def _table(
     inputs: EvaluationInputs, labels: pl.DataFrame, downstream: pl.DataFrame
 ) -> pl.DataFrame:
-    """The table of a cell."""
     listed = inputs.runs.filter(pl.col(RUN) == ORDERED)
     table = listed.select(
         QUERY_ID, DOC_ID, pl.col(RANK).alias(PLACE), pl.col(SCORE).alias(BASELINE)

@@ -29,8 +29,8 @@ class Pretended:
 
     Args:
         tokens_per_second: of its inputs, as units are sized by them; 0 for a reader that costs nothing.
-        shared: characters that all inputs begin with, which are read once.
-        log: gets a line for each call: when it began and ended, and whether torch is loaded here.
+        shared: number of leading characters that all inputs share, which are read once.
+        log: gets a line for each call: its begin and end, and whether torch is loaded here.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class FreeHost(Local):
 
 
 class SlowHost(Local):
-    """Hosts a reader that sleeps as long as one would take that reads so many tokens a second.
+    """Hosts a reader that sleeps like a reader with a fixed number of tokens a second.
 
-    Those are 25 passages of 100 words a second, and a first unit in 4.7 seconds. When it read, it writes into
+    That is 25 passages of 100 words a second, and a first unit in 4.7 seconds. It logs the times of reads in
     a folder beside the store, a file for each actor.
     """
 
@@ -135,7 +135,7 @@ def _write_run(
     for start in range(0, queries, 2_000):
         count = min(2_000, queries - start)
         firsts = draw.integers(passages, size=count)
-        # No passage twice in a list: steps that have no divisor in common with the number of passages.
+        # No passage twice in a list: steps without a common divisor with the number of passages.
         docs = (firsts[:, None] + ranks[None, :] * 7919) % passages
         frame = pl.DataFrame(
             {

@@ -100,7 +100,7 @@ def _sample(used: list[tuple[float, float]]) -> None:
 
 
 def _run_until_killed(settings: dict[str, Any], prompts: list[str], log: Path) -> int:
-    """Run the job in a process that is killed half-way, or ends; how many rows it read. Its Ray ends with it."""
+    """Run the job in a process that is killed half-way, or ends; the number of rows it read. Its Ray ends with it."""
 
     def job() -> None:
         os.setsid()
@@ -116,7 +116,7 @@ def _run_until_killed(settings: dict[str, Any], prompts: list[str], log: Path) -
 def _written(
     settings: dict[str, Any], prompts: list[str], log: Path, *, ends: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """All rows that lie in the folder of outputs when the job has ended: Ray's checkpoints are for jobs that write."""
+    """All rows in the folder of outputs after the job: Ray's checkpoints are for jobs that write."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -153,7 +153,7 @@ def _rows(settings: dict[str, Any], prompts: list[str], log: Path) -> Iterator[d
 
 
 def _processor(settings: dict[str, Any], log: Path, ends_at: int | None = None) -> Any:
-    """The processor of ``ray.data.llm``, on a Ray that runs; it kills this process when the engine has read so many rows."""
+    """The processor of ``ray.data.llm``, on a running Ray; it kills this process once the engine has read ``ends_at`` rows."""
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
     threads = int(settings.get("threads", 2))
@@ -225,7 +225,7 @@ def _processor(settings: dict[str, Any], log: Path, ends_at: int | None = None) 
         },
         postprocess=taken,
     )
-    if ends_at is not None:  # rows are handed on a block at a time
+    if ends_at is not None:  # rows are passed on a block at a time
         stage = processor.get_stage_by_name("vLLMEngineStage")
         vars(stage)["fn"] = _noting(stage.fn, note)  # set as a field, it would ask for a GPU
     return processor
@@ -257,8 +257,8 @@ def _noting(stage: Any, note: Callable[[dict[str, Any]], None]) -> Any:
 
 
 def _kill_engines() -> int:
-    """Kill the process of the actor that has the engine; called in a worker of the same node of this Ray. How many
-    there were.
+    """Kill the processes of actors with the engine; called in a worker on the same node of this Ray. Returns
+    their number.
     """
     killed = 0
     for folder in Path("/proc").glob("[0-9]*"):

@@ -1,4 +1,4 @@
-"""Reads without an evaluation around them: planned, done and taken from a store by the engine's own parts."""
+"""Reads without an evaluation: planned, done and taken from a store by the engine's own parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from engine.tables import FAILURE, READ_KEY
 
 
 class Wanted(NamedTuple):
-    """Reads, as ``plan.wanted_reads`` gives them, of a reader."""
+    """Reads of a reader, as ``plan.wanted_reads`` returns them."""
 
     reads: pl.DataFrame
     spec: ReaderSpec
@@ -71,7 +71,7 @@ def get_all_reads(
     host: type[Local] = Local,
     on_progress: Progress = lambda done, total: None,
 ) -> list[tuple[pl.DataFrame, ReadingCosts]]:
-    """As ``get_reads``, of readers that share a model.
+    """As ``get_reads``, for readers that share a model.
 
     Args:
         host: hosts the readers.

@@ -1,8 +1,8 @@
-"""Make a table of replays from the results of full evaluations, as ``fewer_reads`` reads it.
+"""Make a table of replays for ``fewer_reads`` from the results of full evaluations.
 
     python -m benchmarks._replay_tables RESULTS… OUT.parquet
 
-RESULTS are folders of ``erag evaluate --annotators erag`` with ``--lazy``, ``--lists`` and ``--until`` left out: of the same
+RESULTS are folders of ``erag evaluate --annotators erag`` without ``--lazy``, ``--lists`` and ``--until``: of the same
 queries and reader, with runs of other names. A row is a listed passage, by run, number of the query, rank and number of the
 passage; with the tokens of its prompt, and the scores of the passage alone and of the whole list, by exact match and by F1
 in hundredths. Texts and ids are left out.

@@ -2,7 +2,7 @@
 
 Measure and outcome of a query are functions of standard normal variables with correlation r. An outcome is
 right (1) for a given share of the queries. True tau-b and rho follow by numerical integration, and r from the
-true tau wanted.
+true tau.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def measure_of(name: str, quantiles: Floats) -> Floats:
 
 
 def graded(outcome: Floats, share: float) -> Floats:
-    """F1 by the variable of an outcome: 0, or evenly between 0 and 1 for the share that is right."""
+    """F1 by the variable of an outcome: 0, or evenly between 0 and 1 for the share of right answers."""
     return np.asarray(np.maximum(0.0, (ndtr(outcome) - (1 - share)) / share))
 
 
@@ -100,7 +100,7 @@ def true_correlations(measure: str, share: float, r: float) -> tuple[float, floa
 
 @cache
 def true_values(measure: str, share: float, r: float, outcome: str) -> tuple[float, float]:
-    """The same of an outcome that is ``right`` or F1, which lies between 0 and 1, too: of that by a large sample."""
+    """The same for an outcome that is ``right`` or F1, with values between 0 and 1, too; for F1 by a large sample."""
     if outcome == "right" or r == 0:
         return true_correlations(measure, share, r)
     y, noise = np.random.default_rng(99).normal(size=(2, 400_000))
@@ -145,7 +145,7 @@ class Pair:
 
     @property
     def seed(self) -> str:
-        """Draws the same samples as ever."""
+        """A fixed seed, so that samples never change."""
         kind = "Exact" if self.exact else "Case"
         return f"{kind}(n={self.n}, share={self.share}, first={self.first!r}, second={self.second!r}, truth={self.truth!r})"
 
@@ -171,7 +171,7 @@ class Pair:
             else true_correlations(name, self.share, correlation_for(name, self.share, tau))
             for name, tau, spread in self._sides()
         )
-        # Numerical integration leaves a little where both are the same.
+        # Numerical integration leaves a small difference between equal measures.
         return round(tau_a - tau_b, 5), round(rho_a - rho_b, 5)
 
     def _sides(self) -> list[tuple[str, float, float]]:
@@ -238,7 +238,7 @@ _EXTRA = np.array([0, 0.01, 0.02, 0.03, 0.05, 0.08])
 
 
 def signed(rng: np.random.Generator, n: int, steps: Sequence[tuple[float, float]]) -> Floats:
-    """Differences of given sizes, each with its probability; 0 else."""
+    """Differences with the given sizes and probabilities, else 0."""
     ends = np.array(list(accumulate(share for _, share in steps)))
     sizes = np.array([*(size for size, _ in steps), 0.0])
     return np.asarray(sizes[np.searchsorted(ends, rng.random(n), side="right")])
@@ -271,7 +271,7 @@ def equal_means(rare: float) -> Draw:
 
 
 def _equal(runs: int, share: float, common: float = 0.0) -> Draw:
-    """Runs of the same quality; each takes a share ``common`` of its answers from one that all share."""
+    """Runs of the same quality; each takes a share ``common`` of its answers from a common run."""
 
     def draw(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
         own, shared = rng.random((runs, n)) < share, rng.random(n) < share
@@ -301,7 +301,7 @@ def _nested(extra: Floats, *, graded: bool) -> Draw:
 
 
 def _continuous(means: Floats) -> Draw:
-    """Scores in [0, 1] around one that all runs share for a query."""
+    """Scores in [0, 1] around a common score of all runs for a query."""
 
     def draw(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
         shared = rng.random(n) * 0.4 + 0.3
@@ -389,7 +389,7 @@ class Preferences:
 
 @dataclass(frozen=True)
 class Replay:
-    """Two runs of an evaluation that was done (``benchmarks/replays``), whose queries are drawn with replacement.
+    """Two runs of a real evaluation (``benchmarks/replays``), whose queries are drawn with replacement.
 
     A person would prefer the run whose answer has the higher F1; labels are the gains of right passages and the mean F1 of
     single passages.
@@ -415,7 +415,7 @@ def _replayed(replay: Replay) -> pl.DataFrame:
     """All queries of the evaluation."""
     rows = pl.read_parquet(Path(__file__).parent / "replays" / f"{replay.evaluation}.parquet")
     gain = (pl.col("label") / (pl.col("rank") + 1).log(2)).sum().round(6)
-    # The answers of a list are as good as its F1; the order of passages counts, for the reader and for the gain.
+    # F1 is the quality of a list's answer; the order of passages counts, for the reader and for the gain.
     lists = rows.sort("rank").group_by("run", "query", maintain_order=True)
     found = lists.agg(
         "doc", gain.alias("gain"), pl.col("label_f1").mean(), pl.col("list_f1").first()

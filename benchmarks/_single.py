@@ -1,4 +1,4 @@
-"""One correlation, and the usual prompt: an evaluation makes many of the one, and any of the other."""
+"""A single correlation, and the default prompt, without an evaluation."""
 
 from __future__ import annotations
 

@@ -99,13 +99,13 @@ class Study:
 
 
 def _held(low: float, value: float, high: float) -> float:
-    """Whether an interval holds a value; NaN where there is none."""
+    """Whether an interval holds a value; NaN without an interval."""
     return float(low - 1e-12 <= value <= high + 1e-12) if low <= high else np.nan
 
 
 @dataclass(frozen=True)
 class Tau(Study):
-    """``truth`` is 0, or 0.3 or 60% of the greatest possible; ``outcome`` is right (0 or 1) or F1 (between, too)."""
+    """``truth`` is 0, or the lesser of 0.3 and 60% of the maximum; ``outcome`` is right (0 or 1) or F1 (0 to 1)."""
 
     n: int
     share: float
@@ -142,7 +142,7 @@ class Tau(Study):
 
 @dataclass(frozen=True)
 class Difference(Study):
-    """Two measures with one outcome."""
+    """Two measures with a common outcome."""
 
     pair: Pair
 
@@ -219,7 +219,7 @@ class Clusters(Study):
 
     @property
     def limits(self) -> Limits:  # type: ignore[override]
-        # With few clusters no interval is near its level elsewhere that holds where whole clusters flip.
+        # With few clusters, no interval that holds if whole clusters flip is near its level in other cases.
         most = 0.98 if self.clusters >= 30 else 1
         of_correlations = dict.fromkeys(("tau", "rho", "difference"), (LEAST, most))
         return of_correlations | dict.fromkeys(("mean", "lead"), (LEAST, 1))
@@ -255,7 +255,7 @@ class Clusters(Study):
             results = correlate_cells(scores, bootstrap)
             found, alone = results[0].correlation, correlate(first, y, bootstrap)
             (row,) = compare_cells(scores, results, bootstrap).to_dicts()
-            # Two runs that are equally good, scored by the measure; or right where it is above its middle.
+            # Two equally good runs, scored by the measure; or right if it is above its median.
             both = np.stack([first, second])
             better, worse = both if self.outcome == "F1" else (both > 0.5).astype(np.float64)
             apart = better - worse
@@ -357,7 +357,7 @@ class Plan(Study):
 
     def each(self) -> Iterator[Found]:
         place, draw = list(PLANNED).index(self.runs), PLANNED[self.runs]
-        # So many that their mean is the true one: with 100,000 it is off by 3% where leads are small, and n by 6%.
+        # Enough for the true mean: with 100,000 it is off by 3% for small leads, and n by 6%.
         scores, _ = draw(np.random.default_rng(place), 4_000_000)
         comparisons = len(scores) * (len(scores) - 1) // 2
         lead = scores[0] - scores[1]
@@ -398,7 +398,7 @@ class Width(Study):
     # Graded scores: full and half scores, as shares of the number of right answers.
     wholly: ClassVar[float] = 0.8
     half: ClassVar[float] = 0.3
-    # The second run has so many right answers for one of the first; the qualities of their lists correlate.
+    # Ratio of the second run's right answers to the first's; correlation of the qualities of their lists.
     second: ClassVar[float] = 0.8
     alike: ClassVar[float] = 0.9
 
@@ -426,7 +426,7 @@ class Width(Study):
         return runs
 
     def read(self, runs: list[tuple[Floats, Floats]], width: float) -> tuple[int, Floats]:
-        """How many lists are read, in rounds as ``--width`` has them, and the interval then."""
+        """Number of lists read, in rounds like ``--width``'s, and the final interval."""
         order, labelled, n = np.arange(self.queries), False, min(FIRST_LISTS, self.queries)
         while n < self.queries:
             found = _of_lists(runs, order if labelled else order[:n], n)
@@ -453,7 +453,7 @@ class Width(Study):
 
 @dataclass(frozen=True)
 class Lists(Study):
-    """A mean from so many lists, of which ``right`` are expected to be right, with labels that know ``know``."""
+    """A mean from sampled lists, of which ``right`` are expected to be right, with labels of correlation ``know``."""
 
     lists: int
     right: float
@@ -526,7 +526,7 @@ class Ask(Study):
             bounds = [self.at_random(n, rng, draw(rng, self.queries)) for rng in rngs]
             widths.append(np.mean([high - low for low, high in bounds]))
         logs, amounts, wanted = np.log(widths), np.log(sizes), np.log(found["width"])
-        # Beyond the largest number as if these went on.
+        # Extrapolated beyond the largest number.
         slope, start = np.polyfit(logs[-3:], amounts[-3:], 1)
         inside = np.interp(wanted, logs[::-1], amounts[::-1])
         as_many = np.exp(start + slope * wanted if wanted < logs[-1] else inside)

@@ -31,7 +31,7 @@ _WARM_UP = 8
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
-    """Time every prompt in one call, as often as asked."""
+    """Time every prompt in one call, for the given rounds."""
     threads = int(settings.get("threads", 2))
     os.environ |= {
         "HF_HUB_OFFLINE": "1",
@@ -96,7 +96,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resident() -> dict[int, int]:
-    """Resident bytes of this process and of all that it started, whose peaks begin anew; empty if not known."""
+    """Resident bytes of this process and its descendants, whose peaks are reset; empty if unknown."""
     sizes: dict[int, int] = {}
     try:
         for process in _with_children(os.getpid()):
@@ -114,7 +114,7 @@ def _with_children(process: int) -> list[int]:
 
 
 def _processor_seconds() -> float:
-    """Processor time of this process and of all that it started, so far; 0 where that is not known."""
+    """CPU time of this process and its descendants so far; 0 if unknown."""
     try:
         stats = [
             Path(f"/proc/{process}/stat").read_text() for process in _with_children(os.getpid())
@@ -131,12 +131,12 @@ def _status_bytes(process: int, name: str) -> int:
 
 
 def _rise(resident: dict[int, int]) -> int | None:
-    """By how many bytes these processes rose at most since; None where that is not known."""
+    """Peak rise in bytes of these processes since then; None if unknown."""
     try:
         peaks = {process: _status_bytes(process, "VmHWM") for process in resident}
-    except OSError:  # one has ended
+    except OSError:  # a process has ended
         return None
-    # The kernel counts some pages late, so that a peak may seem lower than where it began.
+    # The kernel counts some pages late, so a peak may appear lower than its start.
     rises = [max(0, peaks[process] - size) for process, size in resident.items()]
     return sum(rises) if rises else None
 

@@ -48,7 +48,7 @@ from engine.tables import (
 
 CUTS = {f"{words}-words": Cutting(words=words) for words in (50, 100, 200, 300)}
 CUTS["300-characters"] = Cutting(characters=300, overlap=20)
-# Ranks that measures without a budget look at, and passages that a list has at most.
+# Ranks for measures without a budget, and most passages of a list.
 RANKS, DEPTH = 3, 20
 READER = ReaderSettings(reader=BUNDLED_FID, augmentation="fid")
 

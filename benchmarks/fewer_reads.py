@@ -97,7 +97,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Cell:
-    """The mean of a run, or the difference of the means of two, as it is replayed."""
+    """The mean of a run, or the difference of two runs' means, for replays."""
 
     name: str
     runs: tuple[Run, ...]
@@ -109,7 +109,7 @@ class Cell:
 
     @property
     def needed(self) -> float:
-        """Tokens of the passages that are labelled, for one of all passages."""
+        """Tokens of the labelled passages, as a share of all passages' tokens."""
         every, first = (
             sum(float(getattr(run, which).sum()) for run in self.runs)
             for which in ("every", "first")
@@ -224,7 +224,7 @@ def faults(figures: dict[str, Any], replays: int) -> list[str]:
 
 
 def lists_for_width(cell: Cell, drawn: Ints, order: Ints, width: float) -> Estimate:
-    """The estimate once a width is reached, in rounds as ``--width`` has them."""
+    """The estimate once a width is reached, in rounds like ``--width``'s."""
     count = len(order)
     n, labelled = min(FIRST_LISTS, count), False
     while True:
@@ -237,7 +237,7 @@ def lists_for_width(cell: Cell, drawn: Ints, order: Ints, width: float) -> Estim
 
 
 def to_width(cell: Cell, replays: int) -> dict[str, Any] | None:
-    """Lists that a width takes with labels and without; None where these know less than the target asks for."""
+    """Lists for a width, with labels and without; None if the labels' rho is below the target's."""
     count = len(cell.y)
     every = np.arange(count)
     whole = cell.estimate(every, every)
@@ -327,7 +327,7 @@ def verdicts(differences: Floats, replays: int) -> dict[str, Any]:
 
 
 def in_order(first: Run, second: Run, replays: int) -> dict[str, Any]:
-    """A real pair in random orders: when it is decided, and the share of the tokens until then."""
+    """A real pair in random orders: the share of the tokens until the decision, and of false decisions."""
     differences, tokens = first.y - second.y, first.every + second.every
     shares, true, wrong = [], np.sign(differences.mean()), 0
     for replay in range(replays):
@@ -363,7 +363,7 @@ def _lists(
 
 
 def stopping(scores: Floats, lists: list[list[Any]], orders: int) -> dict[str, float]:
-    """The share of the passages in prompts that stopping of single runs saves, of an evaluation until the verdict."""
+    """The share of passages in prompts, of an evaluation until the verdict, that stopping of single runs saves."""
     count, pairs = scores.shape[1], list(combinations(range(len(scores)), 2))
     saved, of = np.zeros(2), 0
     for place in range(orders):
@@ -445,7 +445,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 found["saved"] >= SAVED,
             ),
         ]  # fmt: skip
-    # The one pair whose lead is clear: more than six standard errors of all questions.
+    # The single pair with a clear lead: more than six standard errors of all questions.
     orders = {name: in_order(*pair, options.replays) for name, pair in pairs.items()}
     clear = orders["FiD, bm25 and noise30"]
     lines += [
@@ -476,7 +476,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def draw(shares: dict[str, list[float]], file: Path) -> None:
-    """The share of the orders in which the verdict has fallen, against the share of the tokens read."""
+    """Plot the share of orders with a verdict against the share of tokens read."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.4), layout="constrained")

@@ -4,7 +4,7 @@
 
 A cell is a study (``_studies``) of a population (``_simulated``), with numbers of queries, samples and draws: ``CELLS``
 has all. ``--cells`` takes beginnings of names ("clusters 12" gate), and ``--list`` prints the names;
-``--samples`` and ``--first`` draw fewer or other samples; ``--saved`` keeps each cell as it ends, and goes on from there.
+``--samples`` and ``--first`` draw fewer or other samples; ``--saved`` stores each finished cell, and resumes from there.
 Every figure is the mean over the samples that have it, most widths the median; brackets hold the share of
 samples without it. A cell fails if the 99% binomial interval of a share lies beyond its limits.
 
@@ -17,7 +17,7 @@ samples without it. A cell fails if the 99% binomial interval of a share lies be
 - alike: two runs with one mean that differ by little mostly; ``first`` and ``second`` are called better.
 - several: all intervals of the leads among runs; ``unadjusted``: a percentile interval of a lead of the best run is above 0.
 - gate: pairs whose loss is the margin, so that both decisions are errors; ``family`` has three pairs.
-- plan: how often as many queries as ``queries_needed`` says of a lead as large as here show it.
+- plan: how often samples of the size that ``queries_needed`` returns, for a lead as large as here, show the lead.
 - width: intervals at which ``--width`` stops; ``low`` and ``high`` lie below the truth and above it.
 - lists: means from sampled lists with few expected right answers.
 - ask: the mean preference of people from tasks that ``erag ask`` chooses; from its random tasks (``alone``), and
@@ -57,7 +57,7 @@ from benchmarks._studies import (
 
 SHARES, TRUTHS = (0.03, 0.05, 0.1, 0.3), ("none", "equal", "apart")
 PAIRS = (("P@10", "P@10"), ("Success", "Success"), ("Success", "P@10"), ("P@10", "nDCG"))
-# Numbers of queries, and of right answers: few, and both sides of where intervals of two binary measures are inverted.
+# Numbers of queries, and of right answers: few, and both sides of the bound for inverted intervals of binary measures.
 FEW = ((30, 3), (60, 4), (60, 6), (120, 5), (120, 8), (120, 10))
 SIZES_OF_RUNS = (20, 30, 50, 100, 200, 300)
 
@@ -164,7 +164,7 @@ def computed(
     """
     known, missing = {}, []
     if saved is not None and saved.exists():
-        # A run that was killed may leave half a line, which goes, and is computed again.
+        # A killed run may leave half a line, which is dropped and computed again.
         *whole, _ = saved.read_text(encoding="utf-8").split("\n")
         saved.write_text("".join(f"{line}\n" for line in whole), encoding="utf-8")
         known = dict(json.loads(line) for line in whole)

@@ -66,7 +66,7 @@ from engine.statistics.correlation import Bootstrap, Correlation, margins
 from engine.statistics.single_labels import ceiling
 from engine.tables import QUERY_ID
 
-# Right and wrong lists without which a share of the ceiling says nothing.
+# Least number of right and of wrong lists for a meaningful share of the ceiling.
 LEAST = 10
 
 
@@ -106,12 +106,12 @@ def _described(found: Correlation) -> dict[str, Any]:
 
 
 def worth(rho: float) -> float:
-    """Lists that one list is worth beside the labels of all questions: 1 / (1 - rho^2); infinite for rho 1."""
+    """Number of lists equal to one list beside the labels of all questions: 1 / (1 - rho^2); infinite for rho 1."""
     return 1 / (1 - rho**2) if rho**2 < 1 else math.inf if rho == rho else math.nan
 
 
 def _worths(found: Correlation) -> tuple[float, float]:
-    """The interval of the worth, from that of rho."""
+    """The interval of the worth, from rho's interval."""
     if math.isnan(found.rho_low):
         return math.nan, math.nan
     ends = sorted(map(worth, (found.rho_low, found.rho_high)))
@@ -181,7 +181,7 @@ def matrix(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[dict[str, Any]]:
 
 
 def repeated(cell: Cell, again: Cell) -> tuple[int, int]:
-    """How many of the values of a cell that was read again differ, and of how many; BM25's are no reads."""
+    """Number of values of a cell that differ when read again, and number compared, without BM25's, which are no reads."""
     names = [
         name
         for name in again.table.columns
@@ -198,7 +198,7 @@ def repeated(cell: Cell, again: Cell) -> tuple[int, int]:
 
 
 def with_interval(row: Mapping[str, Any], name: str, digits: int = 2) -> str:
-    """A figure and its bounds, as tables show them."""
+    """A figure and its bounds, formatted for tables."""
     value, low, high = (row[key] for key in (name, f"{name}_low", f"{name}_high"))
     if math.isnan(value):
         return "undefined"
@@ -251,7 +251,7 @@ def report(rows: Sequence[Mapping[str, Any]], orders: Sequence[Mapping[str, Any]
 
 
 def _best(rhos: Sequence[float]) -> str:
-    """The place whose label agrees best, with its rho and the next."""
+    """The place whose label agrees best, with its rho and the next best."""
     ranked = sorted(((rho, place) for place, rho in enumerate(rhos, 1) if rho == rho), reverse=True)
     if not ranked:
         return "none"

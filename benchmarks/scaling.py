@@ -33,10 +33,10 @@ K = 100
 _WHOLE = 10
 # Passages per list in comparisons of actors.
 _K_OF_ACTORS = 20
-# Tokens that the reads of a query have then, about: of its single passages, and of the whole list.
+# Approximate tokens of a query's reads in that case: of its single passages, and of the whole list.
 _TOKENS_OF_QUERY = _K_OF_ACTORS * 281 + 2574
 _NODES = 8
-# More processes than a small machine starts; the others are simulated, which takes seconds however long they read.
+# Most actors as real processes; more are simulated, which takes seconds for any time of reading.
 _MOST_PROCESSES, _SIMULATED_SECONDS = 128, 1800.0
 
 
@@ -52,7 +52,7 @@ def main(options: Sequence[str] | None = None) -> None:
             shutil.rmtree(folder / str(reads), ignore_errors=True)
         for actors in arguments.actors:
             place = str(folder / f"actors-{actors}")
-            # Apart, so that the memory that it takes does not count as the driver's.
+            # In another process, so that its memory does not count as the driver's.
             if actors > _MOST_PROCESSES:
                 row = in_fresh_process(
                     _simulate, actors, max(arguments.seconds, _SIMULATED_SECONDS)
@@ -101,7 +101,7 @@ def _arguments(options: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _by_reads(folder: Path, reads: int, passages: int, resamples: int) -> dict[str, Any]:
-    """A number of reads: done, taken up by manifests, and taken up by keys."""
+    """A number of reads: done, resumed by manifests, and resumed by keys."""
 
     def evaluated(what: str) -> dict[str, Any]:
         figures = in_fresh_process(_evaluate, str(folder), reads // K, resamples)
@@ -195,7 +195,7 @@ def _run(
     )
 
     def on_progress(done: int, total: int) -> None:
-        if done:  # it is called once before anything is read
+        if done:  # the first call precedes all reads
             told.append((time.perf_counter(), time.process_time()))
 
     start = time.perf_counter()
@@ -220,7 +220,7 @@ def _peak_mib() -> int:
 
 @contextlib.contextmanager
 def _fake_gpus(actors: int) -> Iterator[None]:
-    """A cluster of this machine's processes that says it has a GPU for each actor."""
+    """A cluster of this machine's processes that claims a GPU for each actor."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -243,7 +243,7 @@ def _fake_gpus(actors: int) -> Iterator[None]:
 
 
 def _make_for_actors(place: str, actors: int, seconds: float) -> None:
-    """Inputs with as many reads as the actors do in this time."""
+    """Make inputs with as many reads as the actors do in this time."""
     from benchmarks._pretended import SlowHost, make_inputs
 
     queries = max(10, round(actors * SlowHost.TOKENS_PER_SECOND * seconds / _TOKENS_OF_QUERY))

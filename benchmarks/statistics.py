@@ -102,7 +102,7 @@ def make_job(n: int) -> tuple[pl.DataFrame, pl.DataFrame]:
         for annotator in range(4):
             labels = scipy.stats.norm.cdf(latent + annotator * rng.normal(size=n))
             for measure in range(10):
-                # Half of the measures have few values, as P and Success have, half have many.
+                # Half of the measures have few values, like P and Success, half have many.
                 values = np.round(labels * (measure + 1)) / (measure + 1)
                 if measure >= 5:
                     values = labels ** (measure - 4)

@@ -1,4 +1,4 @@
-"""Table 1 of the eRAG paper on five tasks: how well each label agrees with the end-to-end score, by four retrievers.
+"""Table 1 of the eRAG paper on five tasks: agreement of labels with the end-to-end score, by four retrievers.
 
     python -m benchmarks.table_one [--data DIR] [--tasks nq,trivia,two-hop,claims,dialogue]
         [--readers bundled-fid,bundled] [--questions 100] [--work DIR] [--cells DIR] [--shown-only] [--json FILE]
@@ -97,7 +97,7 @@ READERS: Mapping[str, Mapping[str, Any]] = {
     "trained-fid": {"augmentation": "fid"},
     "trained-in-prompt": {"augmentation": "in-prompt"},
 } | {f"fid-{size}": {"augmentation": "fid"} for size in ("2m", "5m", "8m")}
-# The two ways that the paper's Figure 3 compares.
+# The two ways in the paper's Figure 3.
 WAYS = ("trained-fid", "trained-in-prompt")
 # All passages in one prompt, as long as five inputs of Fusion-in-Decoder.
 IN_PROMPT = Path(__file__).parent / "tasks" / "in-prompt.txt"
@@ -105,7 +105,7 @@ IN_PROMPT = Path(__file__).parent / "tasks" / "in-prompt.txt"
 PROMPTS = {("claims", "bundled"): str(Path(__file__).parent / "tasks" / "claims.txt")}
 # Cells to leave out: a reader that never writes verdicts is never right. Trained for claims, it writes them.
 WITHOUT = frozenset([("claims", "bundled-fid")])
-# The paper's order: eRAG first. It has no order of the others that holds for all tasks.
+# The paper's order: eRAG first. The order of the others varies by task in the paper.
 FIRST = "erag"
 BOOTSTRAP = Bootstrap(resamples=4000)
 
@@ -171,7 +171,7 @@ def make_cell(task: str, reader: str, options: argparse.Namespace) -> None:
 
 
 def is_kept(name: str, options: argparse.Namespace) -> bool:
-    """Whether a cell is there with as many questions, which is printed."""
+    """Whether a cell with as many questions is stored, which is printed."""
     there = options.cells / f"{name}.json"
     kept = there.exists() and json.loads(there.read_text())["queries"] >= options.questions
     if kept:
@@ -190,11 +190,11 @@ def listed(files: Mapping[str, Any], settings: Settings, questions: int) -> Eval
 
 
 def inputs_of(task: str, work: Path, data: Path | None) -> dict[str, Any]:
-    """The files of a task: questions, passages and runs, made where they are not there."""
+    """The files of a task: questions, passages and runs, made if missing."""
     folder = work / ("nq" if task == "nq" else "made")
     corpus, queries = folder / "corpus.parquet", folder / f"{task}.jsonl"
     begin = LATE_OF.get(task, LATE)
-    # Named by where it begins: a folder may have a bad run of other ranks.
+    # Named by its first rank: a folder may have a bad run of other ranks.
     names = [f"late-{begin}" if name == "late" and begin != LATE else name for name in RUNS]
     runs = tuple(folder / f"{task}-{name}.parquet" for name in names)
     files = {"queries": queries, "corpus": corpus, "run": runs}
@@ -227,7 +227,7 @@ def model_of(task: str, way: str, work: Path) -> Path:
 
 
 def settings_of(task: str, reader: str, work: Path) -> Settings:
-    """How a task is evaluated with a reader; one that was trained for the task is read from ``work``."""
+    """Settings for a task with a reader; a reader trained for the task is read from ``work``."""
     way = READERS[reader]["augmentation"]
     prompt = PROMPTS.get((task, reader))
     if "reader" in READERS[reader]:
@@ -288,7 +288,7 @@ def write_cell(
 
 
 def cells(folder: Path) -> Iterator[across.Cell]:
-    """The cells that are kept in a folder, tasks in the order of the table, with their statistics."""
+    """The stored cells of a folder, tasks in the order of the table, with their statistics."""
     made = [Kept(**json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
     places = {(task, reader): i for i, (task, reader) in enumerate((t, r) for r in READERS for t in TASKS)}  # fmt: skip
     for one in sorted(made, key=lambda one: places[one.task, one.reader]):
@@ -321,7 +321,7 @@ def kept_scores(folder: Path, task: str, reader: str) -> tuple[pl.DataFrame, pl.
 
 
 def by_way(folder: Path) -> Grid:
-    """Figure 3: eRAG's tau by readers trained with Fusion-in-Decoder, less that in-prompt, where both cells are kept.
+    """Figure 3: eRAG's tau by readers trained with Fusion-in-Decoder, less in-prompt tau, if both cells are stored.
 
     Both taus are over the same questions; Holm's correction is over the rows.
     """
@@ -329,7 +329,7 @@ def by_way(folder: Path) -> Grid:
     for task in TASKS:
         if not all((folder / f"{task}-{reader}.json").exists() for reader in WAYS):
             continue
-        # Readers stand where runs are compared.
+        # Readers take the place of runs in the comparison.
         sides = [
             [frame.with_columns(pl.col(RUN).alias(DATA_SET), pl.lit(reader).alias(RUN)) for frame in kept_scores(folder, task, reader)]
             for reader in WAYS

@@ -281,7 +281,7 @@ QUERY_SCORES: Schema = {
     VALUE: pl.Float64(),
 }
 UNDEFINED: Schema = {
-# Measures that are not defined on the labels of an annotator, and why.
+    # Measures that are undefined on the labels of an annotator, with the reason.
     ANNOTATOR: pl.String(),
     MEASURE: pl.String(),
     NOTE: pl.String(),

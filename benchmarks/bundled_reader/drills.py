@@ -31,9 +31,9 @@ Drill = Literal["copy", "restore", "denoise", "short", "passage"]
 
 SENTINELS = tuple(f"<extra_id_{number}>" for number in range(16))
 _EXCHANGED = 0.5
-# Words around a short question's sentence, and around a sentence that is restored, at most.
+# Most words around a short question's sentence, and around a sentence to restore.
 _SHORT, _RESTORED = 20, 40
-# T5's: a text with 15% of its tokens missing, in spans of 3; of a sentence whose words stand in the
+# T5's: a text with 15% of its tokens missing, in spans of 3; in a sentence whose words are in the
 # passage twice as many.
 _DENOISED, _GAPS, _GAP = 0.15, 0.3, 3
 
@@ -85,7 +85,7 @@ class Drills:
         rendered, answer = self._question(rng, words)
         (item,) = tokenize(self.tokenizer, rendered, limit=self._longest, special_tokens=True)
         target, most = self._tokens(answer), self.start.spec.max_new_tokens
-        if len(target) > most:  # a reader stops there, so that no end follows
+        if len(target) > most:  # a reader stops there, so no end token follows
             return Example((item.tokens,), tuple(target[:most]), item.truncated, True)
         return Example((item.tokens,), (*target, self._end), item.truncated)
 
@@ -105,14 +105,14 @@ class Drills:
                 return self._prompt.render(asks, [(one.title, changed)]), other
 
     def _restore(self, rng: random.Random) -> Example:
-        """The gaps of a sentence that the passage has."""
+        """Gaps in a sentence, to fill from the passage."""
         one = rng.choice(self.asked)
         sides = _sides(rng, _RESTORED)
         frame = self._frame(one.title, one.around(*sides))
         return self._gapped(self._tokens(one.sentence), _GAPS, rng, *frame)
 
     def _copy(self, rng: random.Random) -> Example:
-        """The gaps of random tokens that the passage has."""
+        """Gaps in random tokens, to fill from the passage."""
         words = range(self._sentinels[-1] + 1, len(self.tokenizer))
 
         def drawn(least: int, most: int) -> list[int]:
@@ -159,7 +159,7 @@ class Drills:
 
 
 def _sides(rng: random.Random, words: int) -> tuple[int, int]:
-    """How many words are kept before and behind a sentence, together at most so many."""
+    """Numbers of words to keep before and behind a sentence, together at most ``words``."""
     most = rng.randint(0, words)
     before = rng.randint(0, most)
     return before, most - before

@@ -64,7 +64,7 @@ class _Space:
         self.of = dict(zip(_FEATURES, rows[6 * self.width :], strict=False))
 
     def rows(self, *directions: torch.Tensor) -> torch.Tensor:
-        """Weights of a head whose first dimensions are these directions, the others nothing."""
+        """Weights of a head whose first dimensions are these directions, the others zero."""
         weights = torch.zeros_like(self.before)
         weights[: len(directions)] = torch.stack(directions)
         return weights
@@ -87,7 +87,7 @@ def arrange(
         model: as its configuration made it, of 8 heads that share its dimensions, 128 or more, and three
             layers of the encoder or more; changed.
         tokenizer: whose vocabulary has the prompt's words as single tokens.
-        passages: in which tokens are counted, to tell rare ones.
+        passages: texts for counts of tokens, to find rare ones.
     """
     space = _Space(model.config.d_model, generator)
     with torch.no_grad():

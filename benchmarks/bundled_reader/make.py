@@ -35,7 +35,7 @@ from engine.training.settings import Recipe
 from engine.training.start import specify_start
 from engine.training.train import Plan, fetch_model, train
 
-# How often each phase is evaluated, and on how many questions.
+# Evaluations per phase, and their number of questions.
 _EVALUATIONS, _DEVELOPMENT = 6, 300
 # Widths by millions of parameters, nearly.
 SIZES = {"2m": 128, "5m": 192, "8m": 256}
@@ -122,7 +122,7 @@ def _readings(text: Text, part: Any, count: int, lengths: Sequence[int], seed: i
 
 
 def deliver(folder: Folder, directory: Path) -> None:
-    """Copy the model of a phase that has ended to a directory, its weights rounded to bfloat16: half as many bytes."""
+    """Copy the model of a finished phase to a directory, with weights rounded to bfloat16, half as many bytes."""
     fetch_model(folder, directory)
     weights = load_file(directory / "model.safetensors")
     rounded = {name: weight.to(torch.bfloat16) for name, weight in weights.items()}

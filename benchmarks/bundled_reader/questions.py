@@ -95,7 +95,7 @@ def _subject(before: str, after: str, kind: Kind, rng: random.Random) -> str:
 
 
 def _inverted(before: str, after: str, kind: Kind, rng: random.Random) -> str:
-    """Question word, auxiliary, subject, rest; empty where no auxiliary stands before the answer."""
+    """Question word, auxiliary, subject, rest; empty without an auxiliary before the answer."""
     match = _AUXILIARY.search(before)
     if not match or not 1 <= len(before[: match.start()].split()) <= 9:
         return ""
@@ -129,7 +129,7 @@ def _how_many(before: str, after: str, kind: Kind, rng: random.Random) -> str:
 
 
 def _keywords(before: str, after: str, kind: Kind, rng: random.Random) -> str:
-    """Words as they are typed into a search box, and the kind of answer."""
+    """Words of a search query, and the kind of answer."""
     words = re.findall(r"[\w'’.-]*\w", f"{before} {after}")
     kept = [word for word in words if word.lower() not in _FUNCTION_WORDS and rng.random() < 0.85]
     asked = rng.choice(_IN_PLACE[kind])
@@ -137,14 +137,14 @@ def _keywords(before: str, after: str, kind: Kind, rng: random.Random) -> str:
 
 
 def _lowered(text: str) -> str:
-    """A sentence's beginning within a question: a common first word in small letters."""
+    """A sentence's beginning within a question: a common first word in lower case."""
     first = text.split(" ", 1)[0]
     common = first.lower() in _FUNCTION_WORDS or first in _OPENINGS
     return text[:1].lower() + text[1:] if common else text
 
 
 def _styled(text: str, rng: random.Random) -> str:
-    """As people write: some in small letters throughout, some with a question mark."""
+    """Vary the style as people do: some questions in lower case throughout, some with a question mark."""
     text = re.sub(r"\s+([,;:.])", r"\1", " ".join(text.split())).strip(" ,;:")
     if rng.random() < 0.4:
         return text.lower() + rng.choice(("", "", "?"))

@@ -15,14 +15,14 @@ Kind = Literal["name", "date", "year", "number"]
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 _PARTICLE = r"(?:of|the|de|del|von|van|der|al|and|la|le|du)"
 _WORD = r"[A-Z][\w'’-]*[\w]"
-# In the order in which they take precedence: a date before its year, a year before a number, a name last.
+# In order of precedence: a date before its year, a year before a number, a name last.
 _PATTERNS: dict[Kind, str] = {
     "date": rf"\b(?:\d{{1,2}} {_MONTH}(?: \d{{3,4}})?|{_MONTH} \d{{1,2}}(?:, \d{{4}})?|{_MONTH} \d{{4}})\b",
     "year": r"(?<![\d,.–−-])(?:1[0-9]{3}|20[0-2][0-9])(?![\d–−-]|[,.]\d)",
     "number": r"(?<![\w,.$£€–−-])\d+(?:,\d+)*(?:\.\d+)?(?:%| (?:percent|million|billion|trillion))?(?![\w–−-]|[,.]\d)",
     "name": rf"(?<![\w.])(?:{_WORD}|[A-Z]\.)(?: (?:{_PARTICLE} ){{0,2}}(?:{_WORD}|[A-Z]\.))*",
 }
-# Written with a capital letter where a sentence begins, and no name there.
+# Capitalized at the beginning of a sentence, but no names there.
 _COMMON_TEXT = """
 A About According Additionally After All Almost Along Already Also Although Among An And Another Any
 Are Around As At Because Before Being Besides Between Both But By Conversely Current Despite Due
@@ -55,10 +55,10 @@ class Span:
 
 
 def spans(sentence: str) -> list[Span]:
-    """Names, dates, years and numbers of a sentence, by where they stand; none overlap.
+    """Names, dates, years and numbers of a sentence, in order; none overlap.
 
-    A capital letter at the sentence's beginning says nothing by itself: there, a name has two words,
-    or is none of the words that sentences commonly begin with.
+    A capital letter at the sentence's beginning is no evidence by itself: there, a name has two words,
+    or is not among the common first words of sentences.
     """
     found: list[Span] = []
     for kind, pattern in _PATTERNS.items():

@@ -1,4 +1,4 @@
-"""Text to learn from: articles apart for training, development and test, and questions made of their sentences."""
+"""Training text: separate articles for training, development and test, and questions made from their sentences."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Asked:
 
 
 def in_parts(articles: Iterable[Article]) -> Text:
-    """Articles and their passages in parts, by the hash of the title: no part has text of another's articles."""
+    """Articles and their passages in parts, by the hash of the title: parts share no article."""
     known = list(articles)
     titles = {article.title for article in known}
     ranked = sorted(titles, key=lambda title: hashlib.sha256(title.encode()).digest())
@@ -100,12 +100,12 @@ def exchanged(text: str, old: str, new: str) -> str:
 
 
 def holds(text: str, answer: str) -> bool:
-    """Whether a text has an answer, as the metric compares them."""
+    """Whether a text contains an answer, with the metric's normalization."""
     return f" {normalize_answer(answer)} " in f" {normalize_answer(text)} "
 
 
 def made_queries(corpus: pl.DataFrame, count: int, seed: int) -> pl.DataFrame:
-    """Questions made of passages, each of another sentence as long as there are enough: ``QUERIES``, and ``gold``."""
+    """Questions made from passages, with different sentences as far as possible: ``QUERIES``, and ``gold``."""
     rng = random.Random(f"questions {seed}")
     found = [
         (doc_id, article, one)
@@ -145,7 +145,7 @@ def others(queries: pl.DataFrame, corpus: pl.DataFrame, count: int) -> dict[str,
 def lists(
     queries: pl.DataFrame, others: Mapping[str, Sequence[str]], lengths: Sequence[int], seed: int
 ) -> pl.DataFrame:
-    """For each question its passage among others, anywhere, in lists of drawn lengths: ``query_id``, ``doc_ids``."""
+    """For each question its passage among others, at any place, in lists of random lengths: ``query_id``, ``doc_ids``."""
     rng = random.Random(f"lists {seed}")
     rows = []
     for query_id, gold in queries.select(QUERY_ID, GOLD).rows():

@@ -1,6 +1,6 @@
-"""One cell of ``benchmarks.efficiency``, measured in the process that this is called in.
+"""Measure a cell of ``benchmarks.efficiency`` in the calling process.
 
-Times: both methods warm, in turn. Memory: how far the peak rises above the loaded model while a batch is
+Times: both methods warm, in turn. Memory: the rise of the peak above the loaded model while a batch is
 read: on a GPU by the allocator (allocated and reserved), on a CPU by the resident size (Linux).
 """
 
@@ -32,7 +32,7 @@ _COMPARED = 2  # queries of which all ways must give the same outputs
 
 
 class Side(NamedTuple):
-    """A way of reading, loaded; ``room`` is the bytes that a batch may take beside the model."""
+    """A way of reading, loaded; ``room`` is the memory of a batch beside the model, in bytes."""
 
     read: Callable[[Inputs], list[ReadOutput]]
     tokenizer: Any
@@ -44,7 +44,7 @@ def measure(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) 
     """The figures of a cell.
 
     Raises:
-        ReadError: reads failed, or ways differ where they must give the same.
+        ReadError: reads failed, or ways that must agree differ.
         InputError: the bundled data is too small for the cell.
     """
     logging.disable_progress_bar()
@@ -79,7 +79,7 @@ def _load(cell: Cell, subject: Subject) -> Side:
 def rows_within(
     cell: Cell, conditions: Conditions, method: Method, *, room: float, most: int
 ) -> int:
-    """Reads of the largest batch that ``generate`` gets: by ``room`` bytes, and by ``most`` tokens as the engine's own."""
+    """Reads of the largest batch for ``generate``: by ``room`` bytes, and by ``most`` tokens as in the engine."""
     reads = predict.reads_of(cell, method)
     item = predict.item_bytes(conditions.dtype)
     one = predict.batch_bytes(SHAPES[cell.model], cell.way, reads, 1, item)
@@ -89,7 +89,7 @@ def rows_within(
 
 
 def _in_batches(side: Side, inputs: Inputs, rows: int) -> list[ReadOutput]:
-    """Reads in batches of so many, 0 for all in one call."""
+    """Read in batches of ``rows``, 0 for all in one call."""
     if not rows:
         return side.read(inputs)
     return [
@@ -175,7 +175,7 @@ def _peaks(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[
     start = time.perf_counter()
     while len(peaks) < conditions.rounds and time.perf_counter() - start < predict.ENOUGH_PEAKS:
         if gpu:
-            torch.cuda.empty_cache()  # what ``peak_above`` begins with, too
+            torch.cuda.empty_cache()  # as ``peak_above`` does at its begin
         held = torch.cuda.memory_reserved() if gpu else 0
         rise = device.peak_above(side.device, read)
         if rise is None:
@@ -187,7 +187,7 @@ def _peaks(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[
 
 
 def _check(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) -> dict[str, Any]:
-    """Whether all ways give the same outputs in fp32, where rounding decides nothing."""
+    """Whether all ways give the same outputs in fp32, in which rounding changes none."""
     exact = subject._replace(spec=replace(subject.spec, dtype="float32", memory=0))
     outputs = {}
     for way in WAYS:

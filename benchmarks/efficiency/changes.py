@@ -46,12 +46,12 @@ def ways(change: str) -> list[Way]:
 
 
 def listed(change: str, k: int) -> Sequence[int]:
-    """The passages that are listed for a query, by number: the first retriever has 0 to ``k - 1``."""
+    """Numbers of the listed passages of a query: the first retriever has 0 to ``k - 1``."""
     if change == SECOND:
         return range(k // 2, k // 2 + k)
     return [*range(k - 1), k if change == SWAPPED else k - 1]
 
 
 def passages_of(k: int) -> int:
-    """How many passages of a query are listed in all."""
+    """Number of listed passages of a query in all."""
     return k + k // 2 + 1

@@ -78,7 +78,7 @@ def peaks_of(results: Results, cell: Cell) -> Peaks:
 
 
 class Fastest(NamedTuple):
-    """The best that each method comes to in one place, whichever way reads: name of the way and figure."""
+    """The best figure of each method at a place, over all ways: name of the way and figure."""
 
     end_to_end: tuple[str, float]
     erag: tuple[str, float]
@@ -155,7 +155,7 @@ def beside_generate(results: Results, times: Iterable[Cell]) -> dict[Cell, dict[
 
 
 def ratio(one: float | None, other: float | None) -> float | None:
-    """Two figures' ratio; None where one is unknown, or the second is not above 0."""
+    """Two figures' ratio; None if one is unknown, or the second is not above 0."""
     return one / other if one is not None and other is not None and other > 0 else None
 
 
@@ -179,7 +179,7 @@ def fit(points: Iterable[Point]) -> Exponents:
 
 
 def slope_at_the_end(points: Iterable[Point]) -> float:
-    """The exponent of k between its two largest values, at the length that has most points; NaN without."""
+    """The exponent of k between its two largest values, at the length with most points; NaN without two values."""
     kept = [point for point in points if point.value > 0]
     lengths = [point.length for point in kept]
     if not lengths:
@@ -229,7 +229,7 @@ def crossing(ratios: Sequence[tuple[int, float]], along: str = "k") -> str:
         return f"at every {along} from {ordered[0][0]} on"
     if not any(above):
         return f"at no {along} up to {ordered[-1][0]}"
-    # The last place at which end-to-end is not slower: from the next on it always is.
+    # The last place at which end-to-end is not slower: it always is from the next one on.
     last = max(i for i, slower in enumerate(above) if not slower)
     if last == len(above) - 1:
         return f"not at {along} = {ordered[-1][0]}, the largest"

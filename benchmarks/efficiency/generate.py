@@ -1,6 +1,6 @@
 """The plain way of ``benchmarks.efficiency``: transformers' ``generate`` on padded batches, nothing shared.
 
-So the paper measured both methods. Fusion-in-Decoder encodes the passages of its lists as one padded batch
+The paper measured both methods this way. Fusion-in-Decoder encodes the passages of its lists as one padded batch
 and decodes from their states end to end; one input is the model's ordinary generation.
 """
 

@@ -1,6 +1,6 @@
-"""What ``benchmarks.efficiency`` measures: models by their shapes, cells, and the order of the cells.
+"""The grid of ``benchmarks.efficiency``: models by their shapes, cells, and the order of the cells.
 
-Pure: nothing here knows of torch or of files.
+Pure: this module uses neither torch nor files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engine.reading.protocol import Augmentation
 Kind = Literal["check", "time", "memory", "saving"]
 Method = Literal["end-to-end", "erag"]
 METHODS: tuple[Method, ...] = ("end-to-end", "erag")
-# Who reads: the engine's own readers with all that they share; or transformers' ``generate``, which
+# Ways to read: the engine's own readers with all their sharing; or transformers' ``generate``, which
 # shares nothing, as the paper measured it, with fused attention (torch's kernel) or without.
 Way = Literal["engine", "generate-sdpa", "generate-eager"]
 WAYS: tuple[Way, ...] = ("engine", "generate-sdpa", "generate-eager")
@@ -63,7 +63,7 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """How many parameters the model has: as counted, or without layer norms and position tables."""
+        """Number of the model's parameters: as counted, or without layer norms and position tables."""
         encoder_decoder = self.architecture == "encoder-decoder"
         cross = 4 * self.hidden * self.inner * encoder_decoder
         layers = self.layers * (self.layer_weights * (1 + encoder_decoder) + cross)
@@ -90,7 +90,7 @@ def _t5(name: str, *, hidden: int, heads: int, feed_forward: int, layers: int) -
 
 # The first two have the sizes in the configurations of google-t5/t5-small and google-t5/t5-base, and random
 # weights; the others are the bundled readers with their own: SmolLM2-135M, and the small T5 that does
-# Fusion-in-Decoder. Models of the user's own are added where they are named (``own.add_models``).
+# Fusion-in-Decoder. The user's own models are added by name (``own.add_models``).
 SHAPES: dict[str, Shape] = {
     shape.name: shape
     for shape in (
@@ -130,7 +130,7 @@ SHAPES: dict[str, Shape] = {
         ),
     )
 }
-# Whose times and memory are measured.
+# Methods whose times and memory are measured.
 TIMED = ("t5-small", "t5-base", "bundled")
 
 
@@ -186,7 +186,7 @@ class Conditions:
     rounds: int
 
 
-# Whose savings are measured: a model, its augmentation, and passages of a list. With readers that read, an
+# Models for savings: a model, its augmentation, and passages of a list. With trained readers, an
 # evaluation is done in up to eight ways, and so has fewer.
 _SAVINGS: tuple[tuple[str, Augmentation, int], ...] = (
     ("t5-small", "fid", 10),
@@ -241,7 +241,7 @@ def full_grid(
 ) -> list[Cell]:
     """All cells, the most interesting first: each once, with further models of the user's own, k and lengths.
 
-    First whether all ways give the same outputs; the paper's setting with every model; savings; times and
+    First checks that all ways give the same outputs; the paper's setting with every model; savings; times and
     peaks against k at the paper's length of passages, and against that length at its k; then the rest. Each
     with short answers, then with long ones; savings, of such changes, with short ones.
     """
@@ -294,7 +294,7 @@ def quick_grid(
     k: Sequence[int] = (20,),
     lengths: Sequence[int] = (50,),
 ) -> list[Cell]:
-    """The smallest grid that has a bit of everything: one model, short passages, one length of lists."""
+    """The smallest grid with every kind of cell: one model, short passages, one length of lists."""
     found = []
     for model, own, length in product(models, k, lengths):
         cell = Cell(kind="time", model=model, augmentation="in-prompt", k=own, length=length)

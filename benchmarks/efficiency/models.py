@@ -31,7 +31,7 @@ ARTICLES = "articles.txt"  # in the folder that cells get
 # Characters of the bundled articles: enough for the grid's largest cell, 40,000 tokens for each of two queries;
 # and characters per token, if the user's cells are larger.
 _CHARACTERS, _OF_A_TOKEN = 800_000, 6
-# Characters that the tokenizers are trained on, and the tokens that they know.
+# Characters of the tokenizers' training text, and size of their vocabulary.
 _TRAINED_ON, _VOCABULARY = 400_000, 8000
 TOKENS = 32128  # of the models
 # Encoder-decoder readers cut inputs at 512 tokens, and at 250 in Fusion-in-Decoder. Here nothing is cut.
@@ -70,7 +70,7 @@ def articles(tokens: int) -> str:
 def make_subject(
     name: str, augmentation: Augmentation, folder: Path, conditions: Conditions
 ) -> Subject:
-    """A model of the grid, made in ``folder`` (which has ``ARTICLES``) unless it is there already."""
+    """A model of the grid, made in ``folder`` (which has ``ARTICLES``) unless it exists."""
     logging.disable_progress_bar()
     shape = SHAPES[name]
     path = shape.path or name
@@ -100,7 +100,7 @@ def make_model(directory: Path, texts: list[str], vocabulary: int, shape: Shape)
         vocab_size=vocabulary, special_tokens=special, unk_token="<unk>", show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
-    # The model has more tokens than the passages give; without a text they would all read alike.
+    # The model has more tokens than the texts yield; without texts of their own, the rest would all decode alike.
     pieces = [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
     least = min(score for _, score in pieces) - 100
     pieces += [(f"\u2581\u27e8{i}\u27e9", least) for i in range(len(pieces), TOKENS)]
@@ -112,7 +112,7 @@ def make_model(directory: Path, texts: list[str], vocabulary: int, shape: Shape)
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     ).save_pretrained(directory)
     torch.manual_seed(0)
-    # Weights of usual size make a random model say one thing to everything; these do not.
+    # Weights of the usual scale give a random model the same output for all inputs; these do not.
     config = T5Config(
         vocab_size=TOKENS, decoder_start_token_id=0, initializer_factor=2.0, **_sizes(shape)
     )
@@ -120,7 +120,7 @@ def make_model(directory: Path, texts: list[str], vocabulary: int, shape: Shape)
 
 
 def as_evaluated(name: str, augmentation: Augmentation, conditions: Conditions) -> Subject:
-    """A reader that reads, with answers as long as an evaluation lets them be."""
+    """A trained reader, with the answer length of an evaluation."""
     spec, prompt = specify(
         name, augmentation=augmentation, task="short-answer", dtype=conditions.dtype
     )
@@ -129,7 +129,7 @@ def as_evaluated(name: str, augmentation: Augmentation, conditions: Conditions) 
 
 
 def _sizes(shape: Shape) -> dict[str, int]:
-    """The names that T5's configuration has for a shape's sizes."""
+    """A shape's sizes under the names of T5's configuration."""
     return {
         "d_model": shape.hidden,
         "d_kv": shape.inner // shape.heads,
@@ -140,7 +140,7 @@ def _sizes(shape: Shape) -> dict[str, int]:
 
 
 def load(spec: ReaderSpec) -> Reader:
-    """The engine's reader; the digest of the model is not compared, as ``readers.load`` does it."""
+    """The engine's reader, without ``readers.load``'s check of the model's digest."""
     reader: CausalReader | EncoderDecoderReader
     if spec.architecture == "causal":
         from engine.reading.models.causal import CausalReader
@@ -179,7 +179,7 @@ def sample(cell: Cell, subject: Subject, folder: Path, tokenizer: Any, queries: 
 
 
 def passages(text: str, length: int, count: int, tokenizer: Any) -> list[str]:
-    """The first passages of ``length`` tokens of a text; fewer than ``count`` where it is too short."""
+    """The first passages of ``length`` tokens of a text; fewer than ``count`` if it is too short."""
     some = text[: count * length * _PER_TOKEN]
     tokens: list[int] = tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]
     whole = min(count, len(tokens) // length)

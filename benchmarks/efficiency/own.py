@@ -61,7 +61,7 @@ def _shape(given: str) -> Shape:
         raise InputError(problem, "give a T5 or a decoder-only model with attention", path=given)
     width = size("head_dim", "d_kv") or hidden // heads
     return Shape(
-        # Results of other weights in the same place are others.
+        # Other weights at the same path count as another model.
         name=f"{Path(given).resolve().name}@{weights.digest[:6]}",
         architecture=weights.architecture,
         hidden=hidden,

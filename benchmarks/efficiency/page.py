@@ -52,6 +52,6 @@ def _answer(results: Results) -> Answer:
 
 
 def _plain(grid: Grid) -> Grid:
-    """A table without Markdown's bold, whose head breaks at no hyphen."""
+    """A table without Markdown's bold, and with a head that does not break at hyphens."""
     rows = [[cell.replace("**", "") for cell in row] for row in grid.rows]
     return replace(grid, rows=rows, head=[name.replace("-", "\u2011") for name in grid.head])

@@ -15,7 +15,7 @@ _COLUMNS = 3
 
 
 def drawings(results: Results) -> list[Drawing]:
-    """Both plots, of passages of the paper's length, or else of that with most cells; none without cells."""
+    """Both plots, for the paper's length of passages, or else the length with most cells; none without cells."""
     cells = [cell for cell, *_ in measured(results)]
     if not cells:
         return []
@@ -36,7 +36,7 @@ def drawings(results: Results) -> list[Drawing]:
 
 
 def at(lines: Sequence[Line], length: int) -> list[Line]:
-    """The points of lines at one length of passages, by k; lines without any are left out."""
+    """The points of lines at one length of passages, by k; lines without points are left out."""
     cut = [
         (name, sorted(point for point in points if point.length == length))
         for name, points in lines
@@ -69,7 +69,7 @@ def _drawing(
     name: str, title: str, label: str, length: int, panels: Sequence[tuple[str, Sequence[Line]]]
 ) -> Drawing:
     """A panel for each model and way, both axes logarithmic and shared."""
-    # A single k shows no course; where nothing else was measured, it is better than nothing.
+    # A single k shows no trend, so it is plotted only if there is nothing else.
     courses = [panel for panel in panels if any(len(points) > 1 for _, points in panel[1])]
     panels = sorted(courses or panels, key=lambda panel: panel[0])
     columns = min(_COLUMNS, len(panels))
@@ -97,7 +97,7 @@ def _drawing(
             axis.set_title(panel, fontsize=9)
             axis.set_xscale("log")
             axis.set_yscale("log")
-            # As numbers: powers of ten would need formulas, which these pictures do without.
+            # As numbers: powers of ten would need formulas, which these pictures do not render.
             axis.set_xticks(ks, [str(k) for k in ks])
             axis.yaxis.set_major_formatter("{x:g}")
             for each in (axis.xaxis, axis.yaxis):

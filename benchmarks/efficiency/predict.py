@@ -29,7 +29,7 @@ _CHUNKS = {"encoder-decoder": 2048, "causal": 1024}
 # Scores that an encoder's attention computes at once there (``t5_attention.SCORES``).
 SCORES = 2**22
 # Seconds that a process takes before and after its reads, and operations per second of a core by the bytes
-# of a value: only the first predictions rest on them, later ones on the cells that are done.
+# of a value: only the first predictions rest on them, later ones on finished cells.
 _START, _RATE = 4.0, {2: 9e10, 4: 4e10}
 # Bytes per second at which scores of attention that is not fused go through memory, once for each copy.
 _SCORES_RATE = 4e9
@@ -62,9 +62,9 @@ def reads_of(cell: Cell, method: Method) -> Reads:
 
 
 def queries_of(cell: Cell, conditions: Conditions) -> int:
-    """Queries whose lists are read in a round: 1 to 32, for so many tokens of passages.
+    """Queries whose lists are read in a round: 1 to 32, by the conditions' tokens of passages.
 
-    Savings have fewer of a reader that reads.
+    Savings with trained readers have fewer.
     """
     if cell.kind == "saving" and SHAPES[cell.model].reads:
         return _QUERIES_OF_READERS[cell.model]
@@ -80,12 +80,12 @@ def enough(cell: Cell) -> float:
 
 
 def further_rounds(seconds: float, rounds: int, *, enough: float) -> int:
-    """Rounds that follow the first one, which took so many seconds and warmed up; 0 where that is enough."""
+    """Rounds after the first one, which took ``seconds`` and warmed up; 0 if that is enough."""
     return 0 if seconds > enough else max(1, min(rounds, int(enough // seconds)))
 
 
 def too_long(cell: Cell) -> int:
-    """Tokens by which a cell's longest read is longer than the model has positions; 0 where it is not."""
+    """Tokens of a cell's longest read beyond the model's positions; 0 if it fits."""
     shape = SHAPES[cell.model]
     if not shape.positions:
         return 0
@@ -94,7 +94,7 @@ def too_long(cell: Cell) -> int:
 
 
 def peak(cell: Cell, conditions: Conditions) -> int:
-    """Bytes that a cell's process is expected to hold at most: itself, the model, and a batch.
+    """Expected peak of a cell's process in bytes: itself, the model, and a batch.
 
     Batches that fill the budget are cut to fit it, so that one read counts.
     """
@@ -114,7 +114,7 @@ def item_bytes(dtype: Dtype) -> int:
 
 
 def batch_bytes(shape: Shape, way: Way, reads: Reads, rows: int, item: int) -> int:
-    """Bytes that a batch of so many ``rows`` takes beside the model; ``item`` are the bytes of a value."""
+    """Bytes of a batch of ``rows`` reads beside the model; ``item``: bytes of a value."""
     causal = shape.architecture == "causal"
     texts, length = rows * reads.texts, reads.tokens
     tokens = texts * length
@@ -153,7 +153,7 @@ def batch_bytes(shape: Shape, way: Way, reads: Reads, rows: int, item: int) -> i
 
 
 def work(cell: Cell, conditions: Conditions) -> float:
-    """Seconds that a cell would take at the rates assumed; ``Pace`` corrects them by cells that are done."""
+    """Seconds of a cell at the assumed rates; ``Pace`` corrects them by finished cells."""
     shape = SHAPES[cell.model]
     item = item_bytes(conditions.dtype)
     queries = queries_of(cell, conditions)
@@ -201,11 +201,11 @@ class Pace:
         self._conditions = conditions
         self._ratios: dict[tuple[str, ...], list[float]] = {}
         for cell, seconds in done.items():
-            if cell.model in SHAPES:  # else of a model that this run does not name
+            if cell.model in SHAPES:  # else the model is not part of this run
                 self.add(cell, seconds)
 
     def add(self, cell: Cell, seconds: float) -> None:
-        """Take a cell that is done."""
+        """Add a finished cell."""
         for group in _groups(cell):
             ratio = seconds / work(cell, self._conditions)
             self._ratios.setdefault(group, []).append(ratio)

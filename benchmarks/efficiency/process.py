@@ -26,7 +26,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 
 
 def start_server() -> None:
-    """Have the server import while this process prepares the models.
+    """Start the server's imports while this process prepares the models.
 
     A terminal sends Ctrl-C to all processes. Processes of cells inherit that it is blocked here, in a thread that does
     nothing else: this process ends them. The resource tracker lets such signals through at its start.
@@ -88,11 +88,11 @@ def _measure(
 ) -> None:
     from benchmarks.efficiency.cell import measure
 
-    SHAPES[shape.name] = shape  # a model of the user's own is not known here
+    SHAPES[shape.name] = shape  # the user's own models are unknown in this process
 
     try:
         there.send({"status": "done", "figures": measure(cell, conditions, subject, folder)})
-    except Exception as error:  # whatever it is, it ends this cell and no other
+    except Exception as error:  # any error ends this cell, and no other
         last = traceback.extract_tb(error.__traceback__)[-1]
         why = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
         there.send({"status": "failed", "why": " ".join(why.split())[:500]})

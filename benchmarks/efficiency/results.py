@@ -1,4 +1,4 @@
-"""The file of ``benchmarks.efficiency``: every sample of every cell, saved as cells end, and gone on from."""
+"""The file of ``benchmarks.efficiency``: every sample of every cell, saved as cells end, for resuming."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Results:
         )
 
     def add(self, cell: Cell, outcome: Outcome) -> None:
-        """Take the outcome of a cell, and write the file anew."""
+        """Add the outcome of a cell, and rewrite the file."""
         self.outcomes[cell] = outcome
         today = date.today().isoformat()
         self.dates = sorted({*self.dates[:1], today})
@@ -112,7 +112,7 @@ class Results:
         return outcome["figures"] if outcome and outcome["status"] == "done" else None
 
     def walls(self) -> dict[Cell, float]:
-        """Seconds that each cell took that is done."""
+        """Seconds of the finished cells."""
         return {
             cell: float(outcome["wall"])
             for cell, outcome in self.outcomes.items()

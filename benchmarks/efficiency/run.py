@@ -49,7 +49,7 @@ from jobs._options import parse_bytes
 from jobs._signals import StoppedError, keeps, stoppable
 
 NO_TIME = "no time left"
-# Half of the machine is left to others; the engine itself takes a quarter by default.
+# Other programs keep half of the machine; the engine itself takes a quarter by default.
 _SHARE_OF_MEMORY = 0.5
 # Fields of cells that options choose, and the options that leave checks unchanged.
 _CHOICES = {
@@ -65,7 +65,7 @@ _OF_TIMES = {"ways", "k", "lengths"}
 
 
 def left_out(cell: Cell, conditions: Conditions) -> str:
-    """Why a cell cannot be run here; empty where it can."""
+    """Reason why a cell cannot be run here; empty if it can."""
     if tokens := predict.too_long(cell):
         positions = SHAPES[cell.model].positions
         return f"needs {positions + tokens:,} positions, the model has {positions:,}"
@@ -89,7 +89,7 @@ def run_cells(
                 missing.append(cell)
     if not missing:
         return left
-    # Here, since results that are complete need no torch. The server imports meanwhile.
+    # Not at the top: complete results need no torch. The server imports meanwhile.
     from benchmarks.efficiency import process as process
 
     serving = threading.Thread(target=process.start_server)
@@ -229,7 +229,7 @@ def _run(options: argparse.Namespace) -> int:
     """Measure, print and write.
 
     Raises:
-        InputError: a setting out of range, or a file that cannot be used.
+        InputError: a setting out of range, or an unusable file.
     """
     for name in ("hours", "limit"):
         if not getattr(options, name) > 0:
@@ -280,7 +280,6 @@ def _asked(options: argparse.Namespace) -> list[Cell]:
 
 
 def _numbers(option: str, text: str) -> list[int]:
-    """The numbers that an option lists."""
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         if not (part.isascii() and part.isdecimal() and int(part) > 0):
@@ -290,7 +289,7 @@ def _numbers(option: str, text: str) -> list[int]:
 
 
 def _refuse_nothing(cells: Sequence[Cell], conditions: Conditions, results: Results) -> None:
-    """Refuse a run that is to take times and cannot take any."""
+    """Refuse a run for times that cannot measure any."""
     times = [cell for cell in cells if cell.kind == "time"]
     if times and all(left_out(cell, conditions) and not results.figures(cell) for cell in times):
         least = min(times, key=lambda cell: cell.k * cell.length)
@@ -299,7 +298,7 @@ def _refuse_nothing(cells: Sequence[Cell], conditions: Conditions, results: Resu
 
 
 def _write(results: Results, left: Mapping[Cell, str], json: Path) -> list[str]:
-    """Write the tables, the plots and the page; the lines of the tables."""
+    """Write the tables, the plots and the page; return the lines of the tables."""
     lines = markdown(results, left)
     if results.outcomes:
         results.add_page(ratios(results))

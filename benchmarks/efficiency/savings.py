@@ -94,7 +94,7 @@ def _measured(cell: Cell, conditions: Conditions, subject: Subject, folder: Path
         further = predict.further_rounds(took, conditions.rounds, enough=predict.enough(cell))
         if further:
             for one in sides.values():
-                one.clear()  # of the round that warmed up
+                one.clear()  # of the warm-up round
             in_turn(calls, further)
     del kept
     return {"queries": data.queries.height, "sides": sides}
@@ -114,7 +114,7 @@ def _made_up(cell: Cell, count: int, subject: Subject, folder: Path) -> Data:
 
 
 def _listed_by_bm25(cell: Cell, count: int) -> Data:
-    """The first questions of the demo that BM25 lists enough passages for."""
+    """The first questions of the demo for which BM25 lists enough passages."""
     corpus = bundled_corpus()
     queries = read_queries(questions("short-answer"))
     each = passages_of(cell.k)
@@ -131,7 +131,6 @@ def _listed_by_bm25(cell: Cell, count: int) -> Data:
 def _wanted(
     change: str, cell: Cell, data: Data, subject: Subject, way: Way
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The reads of single passages, and the reads of whole lists."""
     numbers = listed(change, cell.k)
     lists = [(q, [own[number] for number in numbers]) for q, own in data.ids.items()]
     single = [(q, [doc_id]) for q, doc_ids in lists for doc_id in doc_ids]
@@ -170,7 +169,7 @@ def _once(
 
 
 def _get(wanted: Sequence[pl.DataFrame], subject: Subject, store: Path, way: Way) -> Spent:
-    """Do reads: in one call where they share, else lists apart from single passages."""
+    """Do reads: in one call if they share work, else lists apart from single passages."""
     if way.shares:
         return _do([pl.concat(wanted)], _spec(subject, way), store)
     with _without_beginnings():
@@ -202,6 +201,6 @@ def _by_processor() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_beginnings() -> Iterator[None]:
-    """Every text computes all its tokens, whatever others begin with."""
+    """Compute all tokens of every text, without shared beginnings."""
     with mock.patch.object(packed, "segments", partial(tokenizing.segments, least=_NEVER)):
         yield

@@ -36,9 +36,9 @@ PAPER = {
     "memory of a document, list ÷ one passage": "30 to 48",
 }
 _UNKNOWN = "·"
-# Columns that say where a figure was measured, whatever the way.
+# Columns with the place of a figure, without the way.
 _PLACE = ("model", "augmentation", "k", "passage tokens", "answer tokens")
-# How many times as long as ``generate`` the engine may take at most.
+# Highest allowed ratio of the engine's time to ``generate``'s.
 _SLOWER = 1.05
 Left = Mapping[Cell, str]
 
@@ -63,7 +63,7 @@ def markdown(results: Results, left: Left) -> list[str]:
     """All tables, as lines.
 
     Args:
-        left: cells that were not run, with the reason.
+        left: cells left out, with the reason.
     """
     lines = [*results.described(), ""]
     for grid in grids(results):
@@ -307,7 +307,7 @@ def left_out(results: Results, left: Left) -> dict[Cell, str]:
 
 
 def grouped(reasons: Left) -> Iterator[str]:
-    """Cells and why they were left out, in few lines: one for a kind of cell, a length and a reason."""
+    """Cells left out with reasons, in few lines: one for a kind of cell, a length and a reason."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for cell, why in reasons.items():
         name = " ".join(filter(None, [cell.kind, cell.model, cell.augmentation, cell.way]))

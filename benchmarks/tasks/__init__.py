@@ -1,1 +1,1 @@
-"""Questions of four kinds, made of the bundled articles by rules: the tasks of a study that has none of its own."""
+"""Questions of four kinds, made from the bundled articles by rules: tasks for a study without data of its own."""

@@ -1,4 +1,4 @@
-"""The makers: each gives questions with answers and gold articles, drawn by a seed out of sentences that stand by themselves."""
+"""Makers of questions with answers and gold articles, drawn by a seed from sentences that stand by themselves."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def two_hop(
             if clue is None or answer in clue.text or _shares_a_word(name, answer):
                 continue
             links[name].remove(clue)
-            links[name].append(clue)  # the next question of the name has another one
+            links[name].append(clue)  # the next question on the name gets another clue
             second = f"{fact.text[: gap.start]}___{fact.text[gap.end :]}"
             if _holds_once(second, name):
                 both = f"“{clue.text.replace(name, 'X')}” “{second.replace(name, 'X')}”"
@@ -152,7 +152,7 @@ def _is_gap(fact: Fact, span: Span, known: Mapping[str, int]) -> bool:
 
 
 def _holds_once(text: str, words: str) -> bool:
-    """Whether words stand in a text once, as whole ones, and not as a part of a longer name."""
+    """Whether words occur in a text exactly once, as whole words, and not within a longer name."""
     before, found, after = text.partition(words)
     longer = re.match(r"[\w-]| [A-Z0-9]", after) or re.search(r"[\w-]$|[A-Z][\w'’-]* $", before)
     return bool(found) and words not in after and not longer

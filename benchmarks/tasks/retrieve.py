@@ -40,7 +40,7 @@ def retrieve(
 
 
 def late(run: pl.DataFrame, *, k: int, begin: int) -> pl.DataFrame:
-    """A run of the passages that another one ranks from ``begin`` on, for each query."""
+    """A run of the passages that another run ranks from ``begin`` on, for each query."""
     rank = pl.col(RANK) - begin + 1
     kept = run.with_columns(rank, pl.lit("late").alias(RUN)).filter(pl.col(RANK).is_between(1, k))
     return kept.select(list(tables.RUNS))

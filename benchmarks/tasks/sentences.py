@@ -19,7 +19,7 @@ _LEANS = re.compile(
 _LISTED = re.compile(
     r"(?:The )?(?:First|Second|Third|One|Some|Most|Examples?|first|second|third|most)\b"
 )
-# These do, too, unless the sentence has a subject of its own that is named.
+# So do these words, unless the sentence has a named subject of its own.
 _OWNERS = re.compile(r"\b(?:his|her|its|their)\b")
 _BAD = re.compile(
     r"[:;\[\]{}|=<>#*\"“”()…]|\.\.|\d\.\d|^[\d\W]|\b[A-Z]\.|\b(?:Dr|St|Mr|Mrs|Maj|Gen|Gov|Col|Lt|Capt|c|ca|cf|i\.e|e\.g)\."

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def train(task: str, way: str, options: argparse.Namespace) -> None:
-    """Train a reader of a task in a way, unless that is done."""
+    """Train a reader of a task in a way, unless it exists."""
     model = model_of(task, way, options.work)
     if not model.exists():
         files = lists_of(task, options.work, options.data)
@@ -108,7 +108,7 @@ def train(task: str, way: str, options: argparse.Namespace) -> None:
 
 
 def lists_of(task: str, work: Path, data: Path | None) -> dict[str, Path]:
-    """The files that a task is trained with, as ``erag train`` names them, made where they are not there."""
+    """Training files of a task, by the names of ``erag train``, made if missing."""
     evaluated = inputs_of(task, work, data)
     folder = work / "training"
     files = {
@@ -170,7 +170,7 @@ def made(task: str) -> list[list[str]]:
 
 
 def _drawn(task: str, articles: list[Article], rest: list[Fact], count: int) -> list[str]:
-    """Questions of some sentences; of claims several times as many, for another value makes another claim."""
+    """Questions from some sentences; claims several times as many, since another value makes another claim."""
     rounds = [
         MAKERS[task](articles, count, seed, rest) for seed in range(1, 1 + SIZES[task].rounds)
     ]

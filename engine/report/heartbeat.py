@@ -27,7 +27,7 @@ _GO_ON = "run the same command again to go on from the cached calls"
 
 
 class Heartbeat:
-    """Beats in a file and in Ray's metrics, from ``begin`` or the first unit to the end of its block, whose outcome it writes.
+    """Beats in a file and in Ray's metrics, from ``begin`` or the first unit to the end of its block; writes the outcome.
 
     A file that cannot be written ends no evaluation: ``tell`` is called once. A refusal before ``begin`` leaves no file.
     """
