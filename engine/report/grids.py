@@ -55,7 +55,7 @@ def leaderboard(findings: Findings, most: int | None = None) -> Grid:
     """The runs, the best one first: their scores, and their distance to the best run.
 
     Args:
-        most: number of measures that fit a screen, with means alone; None for all runs and the
+        most: number of runs that fit a screen, with means alone and few measures; None for all runs and the
             measures of all annotators, with the interval of each mean and the number of queries.
     """
     leads, best, numbers = findings.leads, findings.best_run, findings.numbers

@@ -52,7 +52,7 @@ class Comparison:
         verdict: which run is best and how certain that is, a sentence each; none without a common scale of scores.
         notes: the queries left out, and other notes that qualify the figures.
         names: of every run (``FOLDER:RUN``), its run or folder alone, if that suffices to tell runs apart.
-        left_out: reasons for leaving out folders within a folder of results.
+        left_out: reasons for leaving out some of the folders within a place.
         unlike: reasons why evaluations, or the runs of a pair, have different queries.
     """
 

@@ -272,7 +272,7 @@ def _differences(
         return Grid(difference, "", [], [])
     family = comparisons
     if among_runs:
-        # Rows of the first run are corrected like rows of all runs, as its rivals' are.
+        # The first run's rows represent all runs, which are corrected together, as its rivals are.
         family = findings.table("comparisons").filter(pl.col(RUN) != pl.col(RUN_B))
     tests = family.filter(pl.col("tau_p").is_not_nan()).height
     keys = [second, *([other] if comparisons[other].n_unique() > 1 else []), MEASURE]

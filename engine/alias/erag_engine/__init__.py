@@ -1,4 +1,4 @@
-"""Another name of ``engine``, equal to the name of the installed distribution.
+"""Another name of ``engine``: the import name that matches the installed distribution.
 
 ``from erag_engine import evaluate`` is ``from engine import evaluate``, and its submodules are
 the modules of ``engine`` themselves, not copies (``import erag_engine.tables``). pyproject.toml installs this folder
@@ -49,5 +49,5 @@ class _Modules:
         sys.modules[module.__name__] = engine(below)
 
 
-# First on the path: other finders would find copies of subpackages in the folder of ``engine``.
+# First among the finders: others would find copies of subpackages in the folder of ``engine``.
 sys.meta_path.insert(0, _Modules())

@@ -15,7 +15,7 @@ def main() -> None:
         place = found("jobs")
         if place is None or not (place / "_command.py").is_file():
             sys.path.insert(0, str(root()))
-        importlib.import_module("jobs.cli").main()  # which checks `engine`
+        importlib.import_module("jobs.cli").main()  # which finds this `engine`
     except KeyboardInterrupt:  # before a command runs, which reports the work that it keeps
         sys.stderr.write("erag: interrupted; nothing was begun\n")
         sys.exit(130)

@@ -29,7 +29,7 @@ _OF_OTHERS = "give the runs that were evaluated, or leave `results` out"
 def write_ask_page(
     inputs: EvaluationInputs, findings: Findings | None, path: Path, *, tasks: int, seed: int
 ) -> str:
-    """Write a page on which people choose the better run, for queries that tell runs apart; return its size in words.
+    """Write a page on which people choose the better run, for queries that tell runs apart; return the counts in words.
 
     The labels of an evaluation decide the tasks, and its answers are compared. If it has no answers, people
     compare each run's first passage that another run lacks; without labels all queries are alike.
@@ -107,7 +107,7 @@ def _answered(given: pl.DataFrame, findings: Findings, k: int | None) -> pl.Data
 
 
 def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
-    """The run that the first label prefers on each query, and whether others differ; answers have list scores, too.
+    """The run that the first label prefers on each query, and whether others differ; answers are labelled by list scores.
 
     ``labels``: each run's share of the labels' preferences, less its mean; the first counts as much as all others.
     """

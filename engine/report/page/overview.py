@@ -237,7 +237,7 @@ def _grouped(values: Mapping[str, str]) -> dict[str, tuple[float, str]]:
 
 
 def slices_grid(findings: Findings, made: Sequence[Slices]) -> Grid:
-    """Mean score of every run, with its interval, in each group of at least ``_LEAST`` queries.
+    """Mean of the deciding score by run, with its interval, in each group of at least ``_LEAST`` queries.
 
     A field with fewer than two such groups has no row: there is nothing to compare.
     """

@@ -31,7 +31,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 # Most letters of a name in a picture, and of a line beside a row.
 _LONGEST, _LINE = 80, 28
 MARKERS = ("o", "s", "^", "D", "v", "P")
-# System fonts for scripts that DejaVu Sans lacks; fonts with Hangul come first: they have glyphs that others lack.
+# System fonts for scripts that DejaVu Sans lacks, fonts with Hangul included, whose glyphs the others lack.
 _FURTHER_FONTS = re.compile(
     "CJK KR|Sans KR|Nanum|Malgun|SD Gothic|CJK|Source Han|Sans (JP|SC|TC)|WenQuanYi|Hei|Gothic|Droid Sans Fallback"
     "|Devanagari|Thai|Bengali|Arial Unicode|Unifont"

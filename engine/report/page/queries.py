@@ -224,7 +224,7 @@ class _Calls:
     def of_list(
         self, query_id: str, query: str, doc_ids: Sequence[str], passages: Sequence[tuple[str, str]]
     ) -> list[Any] | None:
-        """The reader's call of a list; None if other roles made the same calls."""
+        """The reader's call of a list; None if calls in other roles look the same."""
         keys = dict.fromkeys(self._keys.get((query_id, tuple(doc_ids)), []))
         calls = [call for key in keys if (call := self.of_key(key, query, passages))]
         found = [call for call in calls if call[0] == 0] or calls

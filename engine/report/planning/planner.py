@@ -1,7 +1,7 @@
 """Plan an evaluation: count its reads, and estimate their cost from the pace of an earlier evaluation.
 
-By kind, the plan counts the reads that an evaluation wants, duplicates, stored reads, and reads left to do. A larger
-evaluation than one process holds is counted by a sample of its queries: whole ranges of buckets, like shards, spread
+By kind, the plan counts the reads that an evaluation wants, duplicates, stored reads, and reads left to do. An
+evaluation too large for one process is counted by a sample of its queries: whole ranges of buckets, like shards, spread
 over the whole. Queries of equal text are in one bucket, and a store that has the first shards alone counts with its
 true share. The pace, the seconds of earlier LLM calls, is in the ``summary.json`` of the earlier evaluation.
 """
