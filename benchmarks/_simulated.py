@@ -216,7 +216,6 @@ def _quantiles(variable: Floats, share: float, shift: float, spread: float) -> F
 
 
 def _of_spread(name: str, share: float, shift: float, spread: float) -> tuple[float, float]:
-    """tau-b and rho of all queries."""
     grid = np.linspace(-8 * spread, 8 * spread + abs(shift), 40_001)
 
     def right(quantiles: Floats) -> Floats:

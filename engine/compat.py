@@ -89,7 +89,6 @@ def _labels(
     generate: Callable[[dict[str, list[str]]], Mapping[str, str]],
     score: Callable[[dict[str, str], dict[str, list[str]]], Mapping[str, float]],
 ) -> dict[str, list[float]]:
-    """The labels of all passages, rank by rank."""
     labels: dict[str, list[float]] = {query: [] for query in lists}
     for rank in range(max(map(len, lists.values()), default=0)):
         asked = {q: [passages[rank]] for q, passages in lists.items() if rank < len(passages)}

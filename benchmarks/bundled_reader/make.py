@@ -114,7 +114,6 @@ def run_phase(phase: Phase, start: Path, text: Text, folder: Folder, seed: int) 
 
 
 def _readings(text: Text, part: Any, count: int, lengths: Sequence[int], seed: int) -> Readings:
-    """Made-up questions of a part, with lists."""
     corpus = text.corpora[part]
     queries = made_queries(corpus, count, seed)
     more = others(queries, corpus, max(lengths) - 1) if max(lengths) > 1 else {}

@@ -129,7 +129,6 @@ def as_evaluated(name: str, augmentation: Augmentation, conditions: Conditions) 
 
 
 def _sizes(shape: Shape) -> dict[str, int]:
-    """A shape's sizes under the names of T5's configuration."""
     return {
         "d_model": shape.hidden,
         "d_kv": shape.inner // shape.heads,

@@ -153,7 +153,6 @@ def asked(data: Path) -> list[list[str]]:
 
 
 def _articles(line: str) -> set[str]:
-    """The gold articles of a question."""
     output = json.loads(line)["output"]
     return {one["title"] for part in output for one in part.get("provenance", ())}
 
