@@ -209,8 +209,9 @@ def _means_and_correlations(findings: Findings) -> Grid:
         row, cell = means.get(key), cells.get(key)
         if row is None and key[1:] not in empty:
             continue
-        # One measure alone, or of equal ones, is not the best of anything.
-        rivals = {other[TAU] for place, other in cells.items() if place[:2] == key[:2]}
+        # A measure is not the best of equal ones.
+        taus = (other[TAU] for place, other in cells.items() if place[:2] == key[:2])
+        rivals = {tau for tau in taus if not math.isnan(tau)}
         best = " *" if len(rivals) > 1 and cell and cell[tables.BEST] else ""
         starred = starred or bool(best)
         names = [*(key if several else key[1:])]

@@ -292,7 +292,7 @@ def _labels(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
     sure = evaluation.settings.bootstrap.resamples > 0
     for place, opinion in enumerate(choice.opinions):
         lead, prefers = opinion.lead, opinion.lead.significant
-        # The first annotator is heard in any case, unless its measure is what decides.
+        # The first annotator always counts, unless its own measure decides.
         opposed = any(one.over == opinion.best and one.significant for one in choice.leads)
         is_other = opinion.best != choice.best and (prefers or opposed)
         if (place == 0 and choice.annotator is None) or is_other:
