@@ -1,9 +1,9 @@
 """Evaluate: check the inputs, plan, read and score every shard, then conclude over all of them.
 
-Inputs that fit are a single shard, held in this process. Of others the driver holds counts, and in the end the
-scores by query; prompts, outputs and labels pass through workers' memory, some shards at a time, and through
-files. A shard that is done stays done: an evaluation that was stopped goes on where it was. A study is the same
-with several settings a shard, so that each read is done once.
+Inputs that fit in memory are a single shard, held in this process. For larger inputs the driver holds counts, and at
+the end scores by query; prompts, outputs and labels pass through workers' memory, some shards at a time, and through
+files. Finished shards are kept: a stopped evaluation resumes there. A study evaluates each shard under several
+settings and does each read once.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def evaluate(
     """Evaluate runs: label their passages, score them, and compare with the end-to-end score.
 
     Args:
-        inputs: read at the ``k`` of the settings or at a larger one.
+        inputs: read at the ``k`` of the settings or larger.
         store, on_progress, on_event, executor: as in ``Context``.
 
     Raises:
         InputError: the inputs were read at a smaller ``k``, an annotator lacks its needs, or a label is out of range.
-        ReadError: reads failed, and ``failed_reads`` is ``error``, or nothing and more than 5% did.
+        ReadError: reads failed, and ``failed_reads`` is ``error``, or is not set and more than 5% failed.
     """
     context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
     (evaluation,), _ = evaluate_shards(InMemoryInputs(inputs), [settings], context)
@@ -86,20 +86,20 @@ def evaluate_shards(
     context: Context,
     folder: Folder | None = None,
 ) -> tuple[list[Evaluation], list[Job]]:
-    """Evaluate shards under some settings; each read that any of them needs is done once.
+    """Evaluate shards under some settings; each needed read is done once.
 
     Args:
-        shards: the inputs, cut at the largest ``k`` of the settings or at a larger one.
-        folder: for the tables of passages, which the evaluations that are returned lack then: they are in
-            folders inside (``Evaluation.parts``). None to hold everything in memory.
+        shards: the inputs, cut at the largest ``k`` of the settings or larger.
+        folder: for the tables of passages, in subfolders (``Evaluation.parts``); the returned evaluations lack
+            these tables. None to hold everything in memory.
 
     Returns:
-        The evaluations, one for each of the settings; and who read for all together, at what cost.
+        The evaluations, one per settings, and the jobs of all settings with their costs.
 
     Raises:
-        InputError: as ``evaluate``; of labels made from texts or by reading, when the shard that it is about is
-            scored; another process is at the same evaluation of inputs in a folder.
-        ReadError: reads failed, and ``failed_reads`` is ``error``, or nothing and more than 5% did.
+        InputError: as ``evaluate``, for labels made from texts or by reading only when their shard is scored;
+            another process runs the same evaluation of inputs in a folder.
+        ReadError: reads failed, and ``failed_reads`` is ``error``, or is not set and more than 5% failed.
     """
     start = time.perf_counter()
     begin(conditions)
@@ -146,7 +146,7 @@ def _run_for(
         conditions = [with_share(settings, query_ids) for settings in conditions]
     begun = digest_of(shards, conditions[0], ())
     how = context.executor, context.on_event, context.place, begun
-    # Jobs of equal identity are one job: each read is asked once.
+    # Jobs of equal identity are one job: each read is done once.
     known: dict[tuple[object, ...], Job] = {}
     roles: list[dict[str, Job]] = []
     parts: list[ShardFolder] = []
@@ -179,7 +179,7 @@ def _run_for(
 
 @contextlib.contextmanager
 def _at_work(run: Run) -> Iterator[None]:
-    """Be the only one at these evaluations, which would share plans; remove these, and unkept reads, at the end."""
+    """Lock these evaluations, since two processes would share plans; remove plans and unkept reads at the end."""
     with contextlib.ExitStack() as held:
         for folder in {parts.folder.at for parts in run.parts if not run.is_held}:
             held.enter_context(sole_writer(folder))
@@ -206,7 +206,7 @@ def _unfinished(run: Run) -> tuple[set[int], tuple[Note, ...]]:
 def _read(
     run: Run, left: Sequence[int], readers: Readers, *, in_rounds: bool
 ) -> tuple[Run, tuple[Note, ...]]:
-    """Read and score shards, of all queries, or of those that a chooser names in rounds; what was read, and notes on it."""
+    """Read and score shards: all queries, or queries that a chooser names in rounds; the run as read, and notes."""
     if not in_rounds:
         read_and_score(run, left, readers)
         return run, ()
@@ -258,7 +258,7 @@ def _concluded(run: Run, condition: int, all_reads: Sequence[JobReads]) -> Evalu
     shards, settings, parts = run.shards, run.conditions[condition], run.parts[condition]
     scores = [parts.scores(shard) for shard in shards.shards]
     for reads in all_reads:
-        # Shards may have been scored by another study: of a condition that the job belongs to they know it.
+        # Another study may have scored shards: they have the counts of a condition's own jobs only.
         if not reads.is_totalled and reads.job in run.roles[condition].values():
             reads.total(shard.job_reads[reads.job.key] for shard in scores)
     readings = {
@@ -268,7 +268,7 @@ def _concluded(run: Run, condition: int, all_reads: Sequence[JobReads]) -> Evalu
     passages, notes = shards.within(settings.ranking.k)
     scored = merge(scores, settings, runs=shards.runs, passages=passages)
     scored = replace(scored, notes=(*notes, *scored.notes))
-    scores.clear()  # the scores are held once while statistics are made of them
+    scores.clear()  # the statistics need the merged scores alone
     evaluation = conclude(scored, readings, settings, shards)
     if run.is_held:
         return replace(evaluation, inputs=run.read(0)[condition])
@@ -276,7 +276,7 @@ def _concluded(run: Run, condition: int, all_reads: Sequence[JobReads]) -> Evalu
 
 
 def _costs(run: Run, role: str, reads: JobReads, scores: Sequence[ShardScores]) -> ReadingCosts:
-    """What a role read under a condition; in a study, with what it cost to look reads up."""
+    """The costs of a role under a condition; in a study, all its reads count as reused or failed."""
     if len(run.conditions) == 1:
         return reads.costs
     wanted = sum(sum(shard.role_reads[role][0].values()) for shard in scores)
@@ -285,7 +285,7 @@ def _costs(run: Run, role: str, reads: JobReads, scores: Sequence[ShardScores]) 
 
 
 def _digests(run: Run, shards: InputShards, settings: Settings) -> dict[str, str]:
-    """Digests of what was evaluated, where the evaluation does not carry it: of shards, or of all that was given."""
+    """Digests of the evaluated inputs if the evaluation lacks them: of the shards, or of the whole inputs."""
     if not run.is_held:
         return {"shards": digest_of_shards(shards)}
     if run.shards is shards:
@@ -297,9 +297,9 @@ def check(shards: InputShards, settings: Settings) -> None:
     """Refuse inputs and settings that cannot be evaluated.
 
     Raises:
-        InputError: an annotator lacks what it needs, the metric cannot score a query's answers, no query is judged,
-            a measure has no meaning on given labels (the label that is named is an example), or a run lists nothing
-            for a query where ``missing`` is ``error``.
+        InputError: an annotator lacks its needs, the metric cannot score a query's answers, no query is judged,
+            a measure has no meaning on given labels (the error names one label as an example), or a run lists
+            nothing for a query and ``missing`` is ``error``.
     """
     if settings.bootstrap.until and len(shards.runs) < 2:
         problem = "`until` with one run, which has no rival"
@@ -315,7 +315,7 @@ def check(shards: InputShards, settings: Settings) -> None:
         and annotator.name not in asking
         and not annotator.rests_on(settings)
     ]
-    # What labels show that are made of a file alone, by annotator; an example lies between whole numbers.
+    # Findings on labels made from a file alone, by annotator; examples are fractional labels.
     judged = {annotator.name: 0 for annotator in from_files}
     exceeding, examples = set[str](), dict[str, pl.DataFrame]()
     counts_missing = settings.ranking.missing == "error"
@@ -353,7 +353,7 @@ def check(shards: InputShards, settings: Settings) -> None:
 
 
 def refuse_partial_corpus(runs: tuple[str, ...], settings: Settings) -> None:
-    """Refuse an annotator that looks at the corpus, where queries are labelled in parts: it is shown an empty part."""
+    """Refuse an annotator that needs the whole corpus if queries are labelled in parts; the test is an empty part."""
     part = replace(NO_INPUTS, names=runs, is_whole=False)
     nothing = Labelled(tables.empty(tables.LABELS), tables.empty(tables.TRACES))
     rests_on = {annotator.name: nothing for annotator in settings.resolved.annotators}
@@ -363,11 +363,11 @@ def refuse_partial_corpus(runs: tuple[str, ...], settings: Settings) -> None:
         except PartialCorpusError:
             raise
         except Exception:
-            continue  # it needs queries: what it looks at is known once they are labelled
+            continue  # it needs queries: labelling shows whether it needs the whole corpus
 
 
 def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
-    """Refuse annotators whose file is not among the names of those given."""
+    """Refuse annotators whose file is not among the given tables."""
     for annotator, needed in settings.resolved.needed:
         table = needed.needs_input
         if table is not None and table.name not in given:
@@ -411,7 +411,7 @@ def _refuse_meaningless(settings: Settings, runs: int) -> None:
 
 
 def refuse_answers(metric: Metric, queries: pl.DataFrame, path: Location | None) -> None:
-    """Refuse all queries of a file none of whose answers a metric can score, with the metrics that can score every query."""
+    """Refuse queries without an answer that the metric can score; the error names metrics that can score all queries."""
     answered = queries.select(QUERY_ID, ANSWERS).filter(pl.col(ANSWERS).list.len() > 0)
     if lost := [row for row in answered.iter_rows() if not any(map(metric.can_score, row[1]))]:
         shown = [f"{query_id!r} ({quoted(answers[0])})" for query_id, answers in lost[:_SHOWN]]

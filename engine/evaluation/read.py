@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 
 _NOTHING = UnitResult(Unit(0, 0, 0), (), "", 0.0, {})
-# The share of a reader's reads that may fail where nothing is said about failed reads.
+# The share of a reader's reads that may fail if ``failed_reads`` is not set.
 FEW_FAILED = 0.05
 
 
 @dataclass
 class JobReads:
-    """The reads of one job while they are done, whose costs add up.
+    """The progress and the costs of a job's reads.
 
     Attributes:
-        failures: by shard, the reads that failed.
-        left: by shard, how many reads are not done yet, of shards that were begun.
-        stats: of each actor, its last counts.
-        is_totalled: whether ``costs`` are of all shards, those included that were done before.
+        failures: failed reads, by shard.
+        left: the number of reads still to do, by shard; of begun shards only.
+        stats: the last counts, by actor.
+        is_totalled: whether ``costs`` are of all shards, earlier ones included.
     """
 
     job: Job
@@ -57,12 +57,12 @@ class JobReads:
     rounds: int = 0
 
     def begin(self) -> None:
-        """A round over the shards begins: what was read of them counts as reused there."""
+        """Begin a round over the shards, in which earlier reads count as reused."""
         self.left.clear()
         self.rounds += 1
 
     def add(self, unit: UnitResult) -> UnitResult:
-        """Count a unit; gives it with what was not counted yet of its shard."""
+        """Count a unit; returns it with the counts of its shard if they are new, else with 0."""
         plan = unit.plan
         told, again = plan.shard in self.left, self.rounds > 1
         if not told:
@@ -79,7 +79,7 @@ class JobReads:
         return replace(unit, plan=replace(plan, wanted=wanted, reused=0))
 
     def total(self, reads: Iterable[ReadCounts]) -> None:
-        """Count what was wanted, and what failed, of all shards; those that were done before included."""
+        """Count the wanted and the failed reads of all shards, earlier ones included."""
         counts = list(reads)
         self.is_totalled = True
         wanted = sum((Counter(kinds) for kinds, _ in counts), Counter[str]())
@@ -91,10 +91,10 @@ class JobReads:
 
 
 class Readers:
-    """What reads the jobs of an evaluation.
+    """The readers of an evaluation's jobs, grouped by model.
 
     Args:
-        keeps: whether readers of one model that this process hosts stay loaded for further rounds of queries.
+        keeps: whether readers of a single model stay loaded in this process for further rounds of queries.
     """
 
     def __init__(self, jobs: Sequence[Job], context: Context, *, keeps: bool) -> None:
@@ -108,7 +108,7 @@ class Readers:
     def plans(
         self, run: Run, group: Sequence[JobReads], shards: Sequence[int], backend: Backend | None
     ) -> ShardPlans:
-        """The plans of jobs that share a model, which know what the store has of their readers now."""
+        """The plans of jobs that share a model, with fresh listings of their readers' stored reads."""
         plans = ShardPlans(
             run,
             tuple(run.jobs.index(reads.job) for reads in group),
@@ -123,7 +123,7 @@ class Readers:
     def backend(
         self, run: Run, group: Sequence[JobReads], made: MadePlans | None
     ) -> tuple[Backend, PoolTotals]:
-        """What reads the jobs of a model, and what happens to its actors; ``made``: their plans, where these are made."""
+        """The backend of a model's jobs, and the totals of its actors; ``made``: the jobs' plans, if already made."""
         if self._kept is not None:
             return self._kept
         totals = PoolTotals()
@@ -131,7 +131,7 @@ class Readers:
         specs, api = [reads.job.spec for reads in group], run.conditions[0].api
         local = self.context.host(specs, places, api, self.context.executor)
         if made is not None and not any(plan.reads.height for plan in made.made):
-            return local, totals  # nothing to read, and nothing that would
+            return local, totals  # nothing to read: no actors
         backend = backend_for(
             run.conditions[0].running.pool(),
             local,
@@ -146,7 +146,7 @@ class Readers:
 
 
 def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
-    """Read and score shards: all jobs of a model together, model after model; scored with the last one.
+    """Read shards, all jobs of a model together, model after model; score them during the last model's reads.
 
     Raises:
         InputError: as ``score``; a cluster can never host the readers.
@@ -157,7 +157,7 @@ def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
     for reads in all_reads:
         place, fingerprint = run.place(reads.job), reads.job.spec.fingerprint
         reads.costs.damaged_files += store.tidy(place, fingerprint)
-    # Of inputs that are held, all prompts are made before any reader is loaded.
+    # Held inputs: make all prompts before any reader is loaded.
     planned = [readers.plans(run, group, shards, None) if run.is_held else None for group in groups]
     made = [plans.made() if plans else None for plans in planned]
     backends = [readers.backend(run, *of) for of in zip(groups, made, strict=True)]
@@ -166,7 +166,7 @@ def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
     if all_reads:
         context.on_progress(*progress.reached)
     for number, group in enumerate(groups):
-        # Its readers are loaded no longer than they read.
+        # Popped: a model's readers stay loaded no longer than they read.
         backend, totals = backends.pop(0)
         plans, ready = planned[number], made[number]
         for reads in group:
@@ -210,7 +210,7 @@ def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
 def check_readers(
     conditions: Sequence[Settings], on_event: OnEvent = silent, folders: Sequence[Folder] = ()
 ) -> None:
-    """Refuse readers and pools that cannot be, and folders that nodes do not share; where Ray reads, it was started."""
+    """Refuse impossible readers and pools, and folders that nodes do not share; Ray must run already if it reads."""
     for settings in conditions:
         specs: dict[object, ReaderSpec] = {}
         for job in specify_jobs(settings.resolved.roles, settings, on_event=on_event):
@@ -220,7 +220,7 @@ def check_readers(
 
 
 def failures_of(all_reads: Sequence[JobReads], shard: int) -> Failures:
-    """The failed reads of a shard, of all roles, by their keys; keys of different readers differ."""
+    """The failed reads of a shard in all roles, by key; keys of different readers differ."""
     return {key: failure for reads in all_reads for key, failure in reads.failures[shard].items()}
 
 
@@ -231,7 +231,7 @@ def _all_needed(settings: Settings) -> bool:
 
 
 def _refuse_failures(reads: JobReads, wanted: int = 0) -> None:
-    """Refuse failed reads, all others being stored; ``wanted``: distinct ones of all, of which few may fail."""
+    """Refuse more failed reads than ``FEW_FAILED`` of the distinct ``wanted`` ones; the others are stored."""
     failures = [failure for shard in reads.failures.values() for failure in shard.values()]
     if len(failures) > FEW_FAILED * wanted:
         total, stored = wanted or reads.costs.done + reads.costs.reused, reads.job.spec.is_kept
@@ -244,7 +244,7 @@ def _refuse_failures(reads: JobReads, wanted: int = 0) -> None:
 
 
 def refuse_many(run: Run, all_reads: Sequence[JobReads]) -> None:
-    """Refuse more than a few failed reads, once all shards are scored, where nothing is said about failed reads."""
+    """Refuse more than a few failed reads if ``failed_reads`` is not set; called once all shards are scored."""
     if run.conditions[0].running.failed_reads is not None:
         return
     for reads in all_reads:
@@ -256,7 +256,7 @@ def refuse_many(run: Run, all_reads: Sequence[JobReads]) -> None:
 
 
 class _Progress:
-    """Reads done, and wanted as far as it is known: of shards that are not planned yet, an estimate."""
+    """Counts of done and wanted reads; wanted reads of unplanned shards are an estimate."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class _Progress:
         plans: Sequence[ReadPlan],
     ) -> None:
         known = run.shards.shards
-        # Every listed passage, and every list; at most, since equal reads are one.
+        # Every listed passage, and every list: an upper bound, since equal reads count once.
         whole = len(run.shards.runs) if run.conditions[0].reader.end_to_end else 0
         expected = {
             (reads.job.identity, shard): known[shard].pairs + whole * known[shard].queries
@@ -287,7 +287,7 @@ class _Progress:
 
     def add(self, job: Job, unit: UnitResult) -> None:
         plan, key = unit.plan, (job.identity, unit.plan.shard)
-        # What was read in earlier rounds is reused in the next one.
+        # Reads of earlier rounds are reused in the next round.
         done = max(self._done[key], plan.reused) + unit.done
         self._sum += done - self._done[key]
         self._done[key] = done
@@ -296,26 +296,26 @@ class _Progress:
             self._expected[key] = plan.wanted
 
 
-# Calls of a shard's scoring after which it is given up: its process may lack memory, or go with its node.
+# Attempts to score a shard: its process may lack memory, or end with its node.
 _CALLS = 4
 
 
 class _Scoring:
-    """Scores shards: in this process, or on Ray's workers where these read shards that are files."""
+    """Scores shards: in this process, or on Ray's workers if workers read shards from files."""
 
     def __init__(self, run: Run, *, on_ray: bool) -> None:
         self._run = run
-        # Of the store, by reader: what was listed, and what came since of shards that are not scored.
+        # Listings of the store, by reader; and files that came later, by unscored shard and reader.
         self._listed: dict[str, store.Listing] = {}
         self._came: defaultdict[int, defaultdict[str, set[str]]]
         self._came = defaultdict(lambda: defaultdict(set))
         self._on_workers: partial[ray.ObjectRef] | None = None
-        # What calls again for each call that is under way, and how often it has.
+        # For each running call: the function to repeat it, and its number of attempts.
         self._under_way: dict[ray.ObjectRef, tuple[partial[ray.ObjectRef], int]] = {}
         if on_ray:
             import ray
 
-            # A part of a CPU: they go on beside actors that take nearly all. Ray's own retries have no end where
+            # A part of a CPU: scoring runs beside actors that take nearly all CPUs. Ray's own retries never end if
             # its memory monitor kills a process.
             remote = ray.remote(num_cpus=0.1, max_retries=0)(score_shard).remote
             self._on_workers = partial(remote, ray.put(run))
@@ -327,7 +327,7 @@ class _Scoring:
         self._came[unit.plan.shard][job.spec.fingerprint].add(unit.file)
 
     def score(self, shard: int, failures: Failures) -> None:
-        """Score a shard here, or when fewer are scored on workers than the cluster has CPUs now; errors of an earlier one."""
+        """Score a shard here, or on a worker once a CPU is free; may raise the error of an earlier shard."""
         span, came = self._run.shards.shards[shard].span or (0, BUCKETS), self._came[shard]
         del self._came[shard]
         files = {
@@ -371,7 +371,7 @@ class _Scoring:
 
 
 def score_shard(run: Run, shard: int, failures: Failures, files: Files) -> None:
-    """Label and score a shard whose reads are in the store, under all settings; errors as in ``planned_reads``."""
+    """Label and score a shard under all settings, from stored reads; errors as in ``planned_reads``."""
     run.refuse_others()
     read = {job.identity: planned_reads(run, job, shard, failures, files) for job in run.jobs}
     job_reads = {job.key: count_reads(read[job.identity]) for job in run.jobs}
@@ -397,6 +397,6 @@ def _compact(run: Run, shard: int, files: Files) -> None:
     for job in run.jobs:
         place, fingerprint = run.place(job), job.spec.fingerprint
         names = files[fingerprint].inside(span).names
-        # Where files can be written and not deleted, they stay as they are.
+        # Files that cannot be deleted stay unmerged.
         with contextlib.suppress(WriteError):
             store.compact(place, fingerprint, names, span)

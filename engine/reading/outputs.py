@@ -1,4 +1,4 @@
-"""Notes on readers, on what their reads cost, and on what they answered: empty outputs, the same ones, near misses."""
+"""Notes on readers, the costs of their reads, and their outputs: empty outputs, equal outputs, near misses."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from engine.scoring.metrics import Metric, match, score_outputs
 from engine.scoring.normalize import without_marks
 from engine.tables import ANSWERS, FAILURE, OUTPUT, OUTPUT_TOKENS, QUERY_ID, READ_KEY, VALUE, N
 
-# Outputs that are kept of a shard by how often they occur, and of all of them in the summary.
+# Commonest outputs to keep per shard, and to show of all shards in the summary.
 _KEPT, SHOWN = 100, 10
-# So many reads must have the same output before a note says that more than half have it.
+# A note on equal outputs of more than half of the reads needs at least so many equal outputs.
 _ALIKES = 3
-# Codes of notes that say what to look at.
+# Codes of notes that point to details in outputs.
 ALIKE, WORDY, MARKED, CHOSEN = "alike_outputs", "wordy_outputs", "marked_outputs", "mass_of_choices"
 OF_OUTPUTS = (ALIKE, WORDY, CUT := "cut_outputs", MARKED)
-# The share of a role's outputs that must be cut at the limit before a note says so.
+# A note on cut outputs needs more than this share of a role's outputs.
 _CUT_SHARE = 0.05
-# Metrics of whole outputs, in whose place ``match`` takes those that hold an answer.
+# Metrics of whole outputs: notes suggest ``match`` if outputs contain an answer.
 _OF_WHOLE_OUTPUTS = ("em", "em-char", "accuracy")
 
 
 @dataclass(frozen=True)
 class OutputCounts:
-    """The outputs of reads in which a reader wrote, those that failed left out.
+    """Counts of the outputs that readers wrote, without failed reads.
 
     Attributes:
-        reads: how many, each counted once.
-        empty: of them without any text.
-        replaced: of them with characters in the place of what is not valid Unicode.
-        scored: distinct outputs of a query, of whole lists where these were read, and as many as have an answer.
-        right: of them with a value above 0.
-        holding: of them that hold an answer as whole words.
-        marked: of them that would have a higher value but for quotation marks, dashes, width or invisible characters.
-        commonest: outputs with the number of reads, the commonest first; not all of them.
-        written, cut: by role, the reads in which it wrote, and of these how many were cut at the limit of tokens.
-        masses: by the role that chose, how many reads have a mass (``ReadOutput``), in two digits.
+        reads: distinct reads.
+        empty: reads with an empty output.
+        replaced: reads whose output contains U+FFFD, in place of invalid Unicode.
+        scored: distinct (query, output) pairs of queries with answers; end-to-end outputs if whole lists were read.
+        right: scored pairs with a value above 0.
+        holding: scored pairs whose output contains an answer as whole words.
+        marked: scored pairs with a higher value but for quotation marks, dashes, width or invisible characters.
+        commonest: outputs with the number of reads, the commonest first; not all outputs.
+        written, cut: by role, the reads with a written output, and the number cut at the limit of tokens.
+        masses: by role that chose, the number of reads per mass (``ReadOutput``), in two digits.
     """
 
     reads: int = 0
@@ -69,7 +69,7 @@ def count_outputs(
     queries: pl.DataFrame,
     metric: Metric,
 ) -> OutputCounts:
-    """Count the outputs of some queries' reads, by role; ``downstream``: the values of whole lists, if any are read."""
+    """Count the outputs of some queries' reads, by role; ``downstream``: the values of whole lists, if read."""
     masses = {
         role: dict(Counter(f"{m:.2g}" for m in reads.unique(READ_KEY)[tables.MASS].drop_nulls()))
         for role, (spec, reads) in read.items()
@@ -88,7 +88,7 @@ def count_outputs(
     known = queries.filter(pl.col(ANSWERS).list.len() > 0)
     if downstream is None:
         alone = reads.select(QUERY_ID, OUTPUT).unique().join(known, on=QUERY_ID, how="semi")
-        # A function of the user's is not called for this.
+        # A user's own metric is not called just for these counts.
         downstream = score_outputs(alone.clear() if metric.own else alone, queries, metric)
     scored = downstream.select(QUERY_ID, OUTPUT, VALUE).unique()
     scored = scored.join(known, on=QUERY_ID, how="semi")
@@ -114,7 +114,8 @@ def count_outputs(
 
 
 def _is_cut(limit: int) -> pl.Expr:
-    # Where reads do not say what ended them, by its tokens: a text that a string ended is kept up to that alone.
+    # Reads without a recorded end are judged by their tokens; a text that a stop string ended is kept only up to it,
+    # and so has fewer bytes than tokens allow.
     size = pl.col(OUTPUT).str.len_bytes() + pl.col(tables.THOUGHT).str.len_bytes().fill_null(0)
     reached = (pl.col(OUTPUT_TOKENS) >= limit) & (size >= pl.col(OUTPUT_TOKENS))
     return (pl.col(tables.ENDED) == "length").fill_null(reached)
@@ -129,7 +130,7 @@ def _would_match(output: str, answers: list[str], metric: Metric, value: float) 
 
 
 def merge_outputs(parts: Iterable[OutputCounts]) -> OutputCounts:
-    """The outputs of all queries, from those of parts; of the commonest those that are so in some part."""
+    """Merge the counts of parts; only outputs among the commonest of some part count as commonest."""
     total, commonest, written, cut = (Counter[str]() for _ in range(4))
     mappings = {"commonest": commonest, "written": written, "cut": cut}
     masses: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -150,7 +151,7 @@ def merge_outputs(parts: Iterable[OutputCounts]) -> OutputCounts:
 
 
 def output_notes(outputs: OutputCounts, metric: str) -> Iterator[Note]:
-    """What the outputs of all reads say of the reader and the metric."""
+    """Notes on the reader and the metric, from the outputs of all reads."""
     yield count_note(
         "empty_outputs", outputs.empty, "output[|s] [is|are] empty and [scores|score] 0"
     )
@@ -193,7 +194,7 @@ def output_notes(outputs: OutputCounts, metric: str) -> Iterator[Note]:
 def cut_notes(
     outputs: OutputCounts, readers: Mapping[str, tuple[ReaderSpec, str]]
 ) -> Iterator[Note]:
-    """Whose outputs end where the reader had no more tokens; readers come by role, with a title in sentences."""
+    """Notes on outputs cut at the limit of tokens; ``readers``: specification and title, by role."""
     for role, written in outputs.written.items():
         spec, title = readers[role]
         cut = outputs.cut.get(role, 0)
@@ -215,11 +216,11 @@ STORED = "stored_reads"
 def read_notes(
     read: Sequence[tuple[ReaderSpec, ReadingCosts]], *, truncated: int, skips: bool
 ) -> Iterator[Note]:
-    """Notes on readers, and on what their reads cost.
+    """Notes on readers, and on the costs of their reads.
 
     Args:
         truncated: reads whose input was cut.
-        skips: whether queries of failed reads are left out of figures.
+        skips: whether figures leave out queries of failed reads.
     """
     specs, costs = [spec for spec, _ in read], [of_one for _, of_one in read]
 
@@ -256,7 +257,7 @@ def read_notes(
 
 
 def damaged_files(costs: Iterable[ReadingCosts]) -> Note:
-    """Which files of the read store were damaged, and where they are now."""
+    """A note on damaged files of the read store, with their new places."""
     paths = tuple(dict.fromkeys(path for of_one in costs for path in of_one.damaged_files))
     first = f", {paths[0]}{' first' if len(paths) > 1 else ''}" if paths else ""
     what = f"damaged [file|files] of the read store [was|were] set aside and not used{first}"
@@ -264,7 +265,7 @@ def damaged_files(costs: Iterable[ReadingCosts]) -> Note:
 
 
 def not_as_trained(readers: Iterable[tuple[ReaderSpec, str]]) -> Note:
-    """Whether the bundled reader is given its passages otherwise than it was trained to read them."""
+    """A note if the bundled reader gets its passages in another way than in its training."""
     kinds = {augmentation for spec, augmentation in readers if spec.name == BUNDLED_FID}
     return Note(
         "reader_not_as_trained",

@@ -1,4 +1,4 @@
-"""Choose what runs a reader, specify it with its prompt by what is asked of it, and load it."""
+"""Choose the engine of a reader, specify the reader and its prompt, and load it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from engine.reading.remote.specify import specify_api
 
 # FiD encodes each passage with the question in at most this many tokens (Izacard & Grave 2021).
 FID_INPUT_TOKENS = 250
-# Settings of ``generation_config.json``, by the values that change nothing, None beside them. Of the first, transformers
-# changes the logits of a step (``models.decoding`` applies them).
+# Settings of ``generation_config.json``, with the value that changes nothing; None changes nothing either. By these
+# settings transformers changes the logits of a step (``models.decoding`` applies them).
 _PROCESSED: Mapping[str, object] = {
     "sequence_bias": [],
     "encoder_repetition_penalty": 1,
@@ -53,7 +53,7 @@ _PROCESSED: Mapping[str, object] = {
     "suppress_tokens": [],
     "begin_suppress_tokens": [],
 }
-# These are another search than for the likeliest next token, or run the model otherwise.
+# These replace the search for the likeliest next token, or run the model differently.
 _NOT_APPLIED: Mapping[str, object] = {
     "num_beams": 1,
     "num_beam_groups": 1,
@@ -77,13 +77,13 @@ def specify_asked(
     *,
     asked: bool,
 ) -> tuple[ReaderSpec, Prompt]:
-    """The reader that is asked, and its prompt; where settings leave it open, on vLLM where the machines that read have it.
+    """The specification of a reader and its prompt; the default engine is vLLM if the reading machines have it.
 
     Args:
-        asked: whether it reads, and no executor in its place.
+        asked: whether the reader itself reads, and no executor in its place.
 
     Raises:
-        InputError: the reader cannot be used, or cannot score texts that it is to score.
+        InputError: the reader cannot be used, or must score texts and cannot.
     """
     if own := reader.own(ask.model):
         spec, prompt = specify_function(own, ask)
@@ -92,12 +92,12 @@ def specify_asked(
     else:
         model, pool, engine = weights.resolve(ask.model), running.pool(), reader.engine
         is_causal = model.architecture == "causal"
-        if engine == "auto":  # nodes are asked only where it matters
+        if engine == "auto":  # nodes are queried only if it matters
             on_vllm = asked and is_causal and reading_on_vllm(pool, on_event)
             engine = "vllm" if on_vllm else "transformers"
-        # One passage is the same prompt to a decoder-only reader, however whole lists are read.
+        # Decoder-only readers have the same prompt for one passage, however whole lists are read.
         usual = "in-prompt" if is_causal else reader.augmentation
-        # Only what a budget is judged by, and what AMX changes, needs to know: on a cluster nodes are asked.
+        # Only memory budgets and AMX depend on GPUs: on a cluster the answer costs a query of the nodes.
         on_gpu = bool(running.memory) or (engine == "transformers" and device.has_amx())
         spec, prompt = specify(
             model,
@@ -129,7 +129,7 @@ def _scoring(spec: ReaderSpec, scores: Scores) -> ReaderSpec:
     return replace(spec, scores=scores, choices=())
 
 
-# Wide: each of them is a setting of a reader; where it reads is one more, which its budget is judged by.
+# Many arguments: settings of a reader, and whether it reads on GPUs, which its memory budget depends on.
 def specify(
     reader: str | weights.Weights,
     *,
@@ -142,20 +142,20 @@ def specify(
     engine: str = "transformers",
     trust_remote_code: bool = False,
 ) -> tuple[ReaderSpec, Prompt]:
-    """The specification of a reader and the prompt that it is given.
+    """The specification of a reader and its prompt.
 
     Args:
-        reader: its name, as in ``weights.resolve``, or what that found.
+        reader: its name, as in ``weights.resolve``, or the result of that function.
         augmentation: all passages in one prompt, or Fusion-in-Decoder (encoder-decoder models only).
         prompt: a template as in ``prompts.read_template``; None for the kind of model's default.
         dtype: precision; None takes the fastest of this machine.
         memory: bytes per actor, 0 for the default.
-        gpu: whether actors will have GPUs, by which ``memory`` is judged; None where this machine reads.
+        gpu: whether actors will have GPUs, which decides the least ``memory``; None if this machine reads.
         trust_remote_code: whether Python code that comes with the model may run.
 
     Raises:
-        InputError: an unknown reader, one that needs code which may not run, what the engine cannot do,
-            Fusion-in-Decoder with a decoder-only model, or a prompt that cannot be used with it.
+        InputError: an unknown reader, a reader that needs untrusted code, a feature that the engine lacks,
+            Fusion-in-Decoder with a decoder-only model, or a prompt that does not fit the reader.
     """
     model = reader if isinstance(reader, weights.Weights) else weights.resolve(reader)
     name = model.name
@@ -173,7 +173,7 @@ def specify(
     made = _make_prompt(template, task, model, augmentation, trusted=bool(code))
     if template.max_input_tokens:
         _refuse_too_long(model.path, made, _room(model.path, made))
-    # An encoder reads an input as a whole: of what inputs share, nothing can be kept.
+    # An encoder reads an input as a whole: a prefix shared by inputs cannot be cached.
     prefix = made.prefix if model.architecture == "causal" else ""
     dtype = dtype or device.best_dtype()
     on_gpu = device.machine_has_gpu() if gpu is None else gpu
@@ -201,7 +201,7 @@ def specify(
         code=code,
         shared_prefix=prefix,
         begun=not prefix and _is_begun(model, template, trusted=bool(code)),
-        # By the machine that starts the evaluation: keys must not depend on which nodes are up.
+        # Decided by the machine that starts the evaluation: keys must not depend on which nodes are up.
         fused_attention=own_loops and dtype == "bfloat16" and device.has_amx(),
         memory=memory,
         engine=engine,
@@ -212,9 +212,9 @@ def specify(
 
 
 def greedy_settings(path: Path, engine: str) -> tuple[str, tuple[str, ...]]:
-    """The settings of a model that its reader applies, as JSON (empty for none), and the names of those that it does not.
+    """A model's generation settings that its reader applies, as JSON (empty for none), and the names of all others.
 
-    Where there is no ``generation_config.json``, they are looked for in ``config.json``, as transformers does.
+    Settings come from ``config.json`` if there is no ``generation_config.json``, as in transformers.
     """
     settings = model_files.read_object(path / "generation_config.json")
     if settings is None:
@@ -232,7 +232,7 @@ def greedy_settings(path: Path, engine: str) -> tuple[str, tuple[str, ...]]:
 
 @functools.lru_cache(maxsize=64)
 def _is_begun(model: weights.Weights, template: Template, *, trusted: bool) -> bool:
-    """Whether a prompt that begins with its passages has the tokenizer's begin token before them."""
+    """Whether the tokenizer's begin token precedes the passages of a prompt that begins with them."""
     if model.architecture != "causal" or template.chat or template.body.fields[0] != PASSAGES:
         return False
     return bool(controls.load_tokenizer(model.path, model.name, trusted=trusted)("")["input_ids"])
@@ -241,7 +241,7 @@ def _is_begun(model: weights.Weights, template: Template, *, trusted: bool) -> b
 def _refuse_beyond(
     name: str, model: weights.Weights, choices: int, quantised: dict[str, Any]
 ) -> None:
-    """Refuse, by an InputError, in the driver, what an engine cannot do with a model, or lacks here."""
+    """Refuse, in the driver, models and choices that an engine does not support, and an engine that is missing."""
     engine, other = ENGINES[name], "use `engine` transformers"
     kinds = {"causal": "decoder-only", "encoder-decoder": "encoder-decoder"}
     if model.architecture not in engine.readers:
@@ -263,7 +263,7 @@ def _refuse_beyond(
             f"{engine.install}, or {other}",
             "engine.missing",
         )
-    # Our own loops multiply weights as they are, and take their size for that of the model.
+    # Our own loops multiply weights as stored, and take the size of the file for the model's size.
     if quantised and not engine.stored_bytes:
         method = str(quantised.get("quant_method", "a method of its own"))
         raise InputError(
@@ -285,7 +285,7 @@ def _make_prompt(
     *,
     trusted: bool,
 ) -> Prompt:
-    """A template as a model is given it: in its chat template, and without its control tokens in data."""
+    """A template, completed for a model: inside its chat template, and with its control tokens, which data must lack."""
     head, tail = "", ""
     if template.chat:
         head, tail = controls.around_message(
@@ -303,12 +303,12 @@ def _make_prompt(
 
 
 def _refuse_too_little(spec: ReaderSpec, *, gpu: bool) -> None:
-    if not gpu:  # on a GPU it finds out itself what room there is
+    if not gpu:  # on a GPU the engine measures the memory itself
         call(ENGINES[spec.engine].refuse_memory, spec)
-    # Quantised weights are used as they are stored.
+    # Quantised weights are used as stored.
     quantised = spec.quantised_bytes > 0
     loading = 0 if quantised else model_files.loading_bytes(Path(spec.path), spec.dtype)
-    if spec.dtype == "bfloat16" and spec.architecture == "causal":  # wherever it will be read
+    if spec.dtype == "bfloat16" and spec.architecture == "causal":  # on any machine
         loading = max(loading, model_files.ordering_bytes(Path(spec.path)))
     least = device.least_memory(spec.weight_bytes, gpu=gpu, loading=loading)
     if spec.memory < least:
@@ -320,7 +320,7 @@ def _refuse_too_little(spec: ReaderSpec, *, gpu: bool) -> None:
 
 
 def _room(path: Path, prompt: Prompt) -> int:
-    """Tokens for a thought, where the model's chat template begins one; at most half of its positions."""
+    """Tokens for a thought if the model's chat template begins a thought; at most half of its positions."""
     opening, closing = prompt.template.thought
     if prompt.template.choices or prompt.tail.rfind(opening) <= prompt.tail.rfind(closing):
         return 0
@@ -328,7 +328,7 @@ def _room(path: Path, prompt: Prompt) -> int:
 
 
 def positions(path: Path) -> int | None:
-    """Tokens that a model has positions for; None for T5 models, which have no limit."""
+    """The number of a model's positions; None for T5 models, which have no limit."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     positions = config.get("max_position_embeddings")
     return positions if isinstance(positions, int) else None
@@ -350,7 +350,7 @@ def load(spec: ReaderSpec) -> Reader:
     """Load a reader in this process.
 
     Raises:
-        ReadError: the weights or the code on this machine are not those that the specification names, or its GPU failed.
+        ReadError: the weights or the code on this machine differ from the specification, or its GPU failed.
         InputError: the model cannot be loaded.
     """
     engine = ENGINES[spec.engine]
@@ -358,13 +358,13 @@ def load(spec: ReaderSpec) -> Reader:
     if spec.api or spec.function:
         reader = call(engine.readers[spec.architecture], spec)
         return reader
-    # transformers asks the hub about some tokenizers even where every file is local.
+    # transformers asks the hub about some tokenizers even if every file is local.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Before torch is loaded: threads that wait for each other should soon sleep. GNU OpenMP lets them
     # spin for long by default, which takes several times as long on a machine that others use.
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")
     call(engine.prepare)
-    # On another node of a cluster the path, or what it was made from, must lead to the same weights.
+    # On another node of a cluster the path, or its source, must lead to the same weights.
     model = weights.resolve(spec.path if Path(spec.path).is_dir() else spec.source or spec.name)
     if model.digest != spec.weights:
         raise ReadError(f"the weights of {spec.name!r} on this machine are not those asked for")
@@ -375,7 +375,7 @@ def load(spec: ReaderSpec) -> Reader:
     spec = replace(spec, path=str(model.path))
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # of loading weights: seconds, and no news to anybody
+    logging.disable_progress_bar()  # loading weights takes seconds only
     with model_files.refusals(spec.name):
         reader = call(engine.readers[spec.architecture], spec)
     return reader

@@ -1,25 +1,25 @@
-"""The read store: every read that was ever done, found by its key.
+"""The read store: all finished reads, by key.
 
 A store is a folder, at a path or an address, with one folder per reader fingerprint, in which Parquet files hold the
-reads table. Files are written whole or not at all, by any process on any machine, and never changed, so a store
-survives any crash, and several jobs may use one store at once; at worst, a read is done twice.
+reads table. Any process on any machine may write files; a file is written whole or not at all, and never changes. So a
+store survives any crash, and several jobs may share it; at worst, a read is done twice.
 
-A file is named ``LOW-HIGH-KEYS-BYTES.parquet``. ``KEYS`` is a digest of its keys. ``BYTES`` is one of its bytes, which
-are compared before outputs are parsed: a damaged file is never used, and moves aside. ``LOW-HIGH`` is its span, the
-buckets of the queries whose reads it has, in hexadecimal digits, ``HIGH`` excluded; a file without a span may have any
-read. Files of earlier versions have no span, and the oldest no ``BYTES``: these are read without that test. Some have
-reads that ended early, or blank outputs from before thoughts had a column: these count as absent.
+A file is named ``LOW-HIGH-KEYS-BYTES.parquet``. ``KEYS`` is a digest of its keys, ``BYTES`` a digest of its bytes. The
+bytes are compared before outputs are parsed: a damaged file is moved aside and never used. ``LOW-HIGH`` is the file's
+span, the buckets of its reads' queries, in hexadecimal digits, ``HIGH`` excluded; a file without a span may have any
+read. Files of earlier versions have no span, and the oldest have no ``BYTES`` and are read without that test. Reads
+that ended early, and blank outputs from before thoughts had a column, count as absent.
 
-Small files are merged (``compact``, ``tidy``). Nothing is lost where several jobs merge at once:
+Small files are merged (``compact``, ``tidy``). No read is lost if several jobs merge at once:
 
-- A merged file has a name that no file ever had, since its bytes, and so ``BYTES``, hold a random number.
-- A file is deleted only after a merged file that has all of its reads, its heir, was written, whole, and after the file
-  was read. So heirs of heirs get ever younger: there is no circle of deletions, and the last heir of every file is there.
-- A deleted file may be written again under its name, by a job that does the same reads once more. It is the same file
-  then, byte for byte: a second deletion loses nothing. Calls that were timed have other seconds, and another name.
-- Who finds a listed file gone lists the folder again, where its heir is.
-- A job that is killed between writing and deleting leaves reads twice; they count once.
-- A listing that is made while files are merged may miss a file and its heir: their reads are done again, and not lost.
+- A merged file has a new name: its bytes, and so ``BYTES``, contain a random number.
+- A file is deleted only after its heir, a merged file with all its reads, is written whole, and after the file was
+  read. Heirs of heirs get ever younger, so deletions form no circle, and the last heir of every file exists.
+- A job that repeats the same reads may write a deleted file again under its name. The new file is the same, byte for
+  byte: a second deletion loses nothing. Timed calls have other seconds, and another name.
+- A process that misses a listed file lists the folder again, and finds the heir.
+- A job that is killed between writing and deleting leaves duplicate reads, which count once.
+- A listing made during a merge may miss both a file and its heir: their reads are done again, and not lost.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from engine.sources.queries.buckets import BUCKETS, Range
 from engine.tables import CONFIDENCE, OUTPUT, READ_KEY, THOUGHT
 
 SUFFIX = ".parquet"
-# Added to the name of a file whose bytes are not those that were written.
+# Suffix of a damaged file: its bytes have changed.
 DAMAGED = ".damaged"
 # Earlier versions ended reads early, and marked their outputs in this column.
 _ENDED_EARLY = "decided"
@@ -62,7 +62,7 @@ _NAME = re.compile(
 
 
 def span_of(name: str) -> Range | None:
-    """The span in the name of a file; None where it has none, and the file may hold any read."""
+    """The span in a file's name; None if the name has no span, and the file may hold any read."""
     named = _NAME.fullmatch(name)
     if named is None or named["low"] is None:
         return None
@@ -70,7 +70,7 @@ def span_of(name: str) -> Range | None:
 
 
 def reaches_beyond(name: str, span: Range) -> bool:
-    """Whether a file may have reads of queries outside of a span."""
+    """Whether a file may have reads of queries outside a span."""
     low, high = span_of(name) or (0, BUCKETS)
     return low < span[0] or high > span[1]
 
@@ -86,8 +86,8 @@ def write_file(
     """Write reads as one file; its name.
 
     Raises:
-        WriteError: it cannot be written; the folder is as it was.
-        ValueError: no span.
+        WriteError: the file cannot be written; the folder is unchanged.
+        ValueError: ``span`` is no range of buckets.
     """
     if span is not None and not 0 <= span[0] < span[1] <= BUCKETS:
         raise ValueError(f"no span of buckets: {span}")
@@ -101,11 +101,11 @@ def write_file(
 
 
 def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
-    """The reads table of a file with these bytes; None where they are not those that were written.
+    """The reads table of a file with these bytes; None if the file is damaged.
 
     Raises:
-        InputError: it has other columns, or is a damaged one of an earlier version.
-        FileNotFoundError: it is gone from an address where it had to be fetched again.
+        InputError: the file has other columns, or is a damaged file of an earlier version.
+        FileNotFoundError: the file had to be fetched again from an address, and is gone.
     """
     named = _NAME.fullmatch(name)
     place = folder.place(name)
@@ -113,7 +113,7 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
     if written and digest(content)[:32] != written:
         if isinstance(folder.at, Path):
             return None
-        # It may have been damaged on its way here.
+        # The transfer may have damaged it.
         content = folder.read(name)
         if digest(content)[:32] != written:
             return None
@@ -131,8 +131,9 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
 
 
 def _in_full(frame: pl.DataFrame) -> pl.DataFrame:
-    """A file's table without reads that ended early and, where thoughts have no column yet, without outputs that are blank
-    or begin with a thought, which often were what stood before the first line break. Outputs are composed.
+    """A file's table without reads that ended early. A table without a column of thoughts also loses blank outputs and
+    outputs that begin with a thought: such an output often was only the text before the first line break. Outputs are
+    normalized to NFC.
     """
     if _ENDED_EARLY in frame.columns:
         frame = frame.filter(~pl.col(_ENDED_EARLY))
@@ -144,16 +145,13 @@ def _in_full(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def keys_of(folder: Folder, name: str) -> pl.Series | None:
-    """The keys of a file, read without the rest of it; None where the whole is needed to know them.
-
-    They are those that were written, since they are compared with their digest in the name.
-    """
+    """The keys of a file, verified by the digest in its name; only that column is read. None if that fails."""
     named = _NAME.fullmatch(name)
     if named is None:
         return None
     try:
         keys = read_parquet(folder.place(name), [READ_KEY]).get_column(READ_KEY, default=None)
-    except InputError:  # gone, or damaged: whoever reads the whole can tell
+    except InputError:  # gone, or damaged: reading the whole file will show
         return None
     if keys is None or keys.dtype != pl.String or keys.has_nulls():
         return None
@@ -161,16 +159,16 @@ def keys_of(folder: Folder, name: str) -> pl.Series | None:
 
 
 def distinct(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    """The reads of several files, one row per key: that of the first file which has it."""
+    """The reads of several files, one row per key; the first file with the key wins."""
     if not frames:
         return tables.empty(tables.READS)
     return pl.concat(frames).unique(READ_KEY, keep="first", maintain_order=True)
 
 
 class KeyMemory:
-    """Hashes of the keys of files that are asked for again and again, of ``most`` keys, at 8 bytes each.
+    """Hashes of the keys of often searched files: at most ``most`` keys, at 8 bytes each.
 
-    A hash that two keys share makes a file be read for nothing; it is never taken for a key.
+    A collision of hashes makes a file be read in vain, and never yields a wrong read.
     """
 
     def __init__(self, most: int) -> None:
@@ -180,7 +178,7 @@ class KeyMemory:
         self._lock = threading.Lock()
 
     def may_have(self, folder: Folder, name: str, keys: pl.Series) -> bool | None:
-        """Whether a file may have some of the keys; None where it is not remembered."""
+        """Whether a file may have some of the keys; None if the file is not remembered."""
         with self._lock:
             hashes = self._files.get((str(folder), name))
             if hashes is None:
@@ -193,7 +191,7 @@ class KeyMemory:
         return bool((hashes[places] == sought).any())
 
     def remember(self, folder: Folder, name: str, keys: pl.Series) -> None:
-        """Remember a file's keys, and forget those of files that were not asked for the longest."""
+        """Remember a file's keys, and forget the least recently used files."""
         hashes = np.sort(keys.hash().to_numpy())
         with self._lock:
             if len(hashes) > self._most or (str(folder), name) in self._files:
@@ -209,27 +207,27 @@ def _digest_of_keys(keys: pl.Series) -> str:
     return digest("".join(keys.sort()).encode())[:32]
 
 
-# As many files without a span are left as they are; more are merged before a job.
+# A job merges files without a span if there are more than this.
 FEW = 64
-# Bytes of a file that ``tidy`` does not merge again, so that it writes a read a few times at most.
+# ``tidy`` leaves files of at least so many bytes alone, so that a read is rewritten a few times at most.
 LARGE = 8 << 20
-# Bytes of files that it merges into one; in memory they are some times as many.
+# Bytes of files that ``tidy`` merges into one file; in memory the tables are a few times larger.
 TOGETHER = 32 << 20
-# How often a folder is listed again because files were gone, since nobody merges that often; and of how
-# many listings a process remembers that.
+# At most so often a folder is listed again because files were gone: merges are rarer than that. Also the number of
+# listings whose changes a process remembers.
 _LISTINGS = 20
-# Keys that a process remembers of files that several calls of ``find`` ask for: 128 MiB.
+# Keys that a process remembers, of files that several calls of ``find`` search: 128 MiB.
 _REMEMBERED = 1 << 24
 
 _MEMORY = KeyMemory(_REMEMBERED)
 
 
 class StoredReads(NamedTuple):
-    """What a store has of one reader.
+    """Stored reads of one reader.
 
     Attributes:
         reads: the reads table, one row per key.
-        damaged: where the damaged files are now, without credentials; none of their reads is used.
+        damaged: new places of damaged files, without credentials; their reads are not used.
     """
 
     reads: pl.DataFrame
@@ -238,21 +236,21 @@ class StoredReads(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """The files that a store has of one reader, listed once for many calls of ``find``; ``made`` identifies it."""
+    """One reader's files in a store, listed once for many calls of ``find``; ``made`` identifies the listing."""
 
     folder: Folder
     names: tuple[str, ...]
     made: str
 
     def within(self, span: Range, came: Iterable[str] = ()) -> Listing:
-        """Only the files that may have reads of queries in these buckets, and those that ``came`` since."""
+        """Only the files that may have reads of queries in these buckets, and the newer files ``came``."""
         low, high = self._spans
         inside = np.flatnonzero((low < span[1]) & (high > span[0]))
         names = {*came, *(self.names[place] for place in inside)}
         return Listing(self.folder, tuple(sorted(names)), self.made)
 
     def inside(self, span: Range) -> Listing:
-        """Only the files that have a span, and reads of queries in these buckets alone."""
+        """Only the files with a span that lies within these buckets."""
         low, high = self._spans
         known = np.array([span_of(name) is not None for name in self.names], dtype=bool)
         inside = np.flatnonzero(known & (low >= span[0]) & (high <= span[1]))
@@ -266,21 +264,21 @@ class Listing:
 
 
 def add(store: Folder, fingerprint: str, reads: pl.DataFrame, *, span: Range | None = None) -> str:
-    """Add finished reads (the reads table) as one file, whose name it gives; from any process on any machine.
+    """Add finished reads (the reads table) as one file, from any process on any machine; returns the file's name.
 
     Args:
-        reads: without failed ones.
-        span: buckets that have the queries of all of these reads; None where they may be any.
+        reads: without failed reads.
+        span: buckets that contain the queries of all these reads; None if unknown.
 
     Raises:
-        WriteError: it cannot be written; the store is as it was.
-        ValueError: no span.
+        WriteError: the file cannot be written; the store is unchanged.
+        ValueError: ``span`` is no range of buckets.
     """
     return "" if reads.is_empty() else write_file(store / fingerprint, reads, span, {})
 
 
 def listing(store: Folder, fingerprint: str) -> Listing:
-    """The files of one reader, by name; made once for a pass over all shards, which may be as many as the files."""
+    """The files of one reader, by name; listed once for a pass over all shards, since both may be many."""
     folder = store / fingerprint
     if isinstance(folder.at, Path):
         remove_abandoned(folder.at)
@@ -288,17 +286,17 @@ def listing(store: Folder, fingerprint: str) -> Listing:
 
 
 def find(listing: Listing, keys: pl.Series, span: Range | None = None) -> StoredReads:
-    """The stored reads among ``keys``. Of files that have none of them, only the keys are read.
+    """The stored reads among ``keys``. Files without any of ``keys`` are not read beyond their keys.
 
-    Of files that reach beyond ``span``, which other calls will ask for too, this process remembers hashes of the keys,
+    Files that reach beyond ``span`` will be searched by other calls too: this process remembers hashes of their keys,
     128 MiB in all (``KeyMemory``). Damaged files are moved aside.
 
     Args:
-        listing: from any process. Files that came since are looked at only if a listed one is gone, since it was merged.
-        span: buckets that have the queries of all of these reads; None where they may be any.
+        listing: from any process. Newer files are searched only if a listed file is gone, since it was merged.
+        span: buckets that contain the queries of all these reads; None if unknown.
 
     Raises:
-        InputError: a file of the store cannot be read, has other columns, or is a damaged one of an earlier version.
+        InputError: a file of the store cannot be read, has other columns, or is a damaged file of an earlier version.
     """
     folder = listing.folder
     sought = keys.unique().alias(READ_KEY).to_frame()
@@ -325,19 +323,19 @@ def find(listing: Listing, keys: pl.Series, span: Range | None = None) -> Stored
 def compact(
     store: Folder, fingerprint: str, names: Collection[str], span: Range | None
 ) -> list[str]:
-    """Merge files into one, in memory, and delete them: see the top of this module.
+    """Merge files into one, in memory, and delete the originals: see the top of this module.
 
     Args:
-        names: of listed files; files that another job has merged meanwhile are passed over, damaged ones moved aside.
-        span: of the merged file: it covers those of all files. None if one of them has none.
+        names: names of listed files; files merged meanwhile by another job are skipped, damaged files moved aside.
+        span: span of the merged file, which covers the spans of all files; None if a file has no span.
 
     Returns:
-        where the damaged ones are now, as in ``StoredReads``.
+        new places of damaged files, as in ``StoredReads``.
 
     Raises:
-        InputError: a file of the store cannot be read, has other columns, or is a damaged one of an earlier version.
-        WriteError: the merged file cannot be written, or others cannot be deleted; nothing is lost.
-        ValueError: no span, or a file reaches beyond it.
+        InputError: a file of the store cannot be read, has other columns, or is a damaged file of an earlier version.
+        WriteError: the merged file cannot be written, or the originals cannot be deleted; nothing is lost.
+        ValueError: ``span`` is no range of buckets, or a file reaches beyond it.
     """
     if span is not None and any(reaches_beyond(name, span) for name in names):
         raise ValueError(f"files that reach beyond the buckets {span}")
@@ -351,13 +349,13 @@ def compact(
 
 
 def tidy(store: Folder, fingerprint: str) -> list[str]:
-    """Merge files without a span where there are more than ``FEW``, so that a job opens few of them.
+    """Merge files without a span if there are more than ``FEW``, so that a job opens few files.
 
-    They are merged however young they are: another job that needs one finds its heir, and clocks of several machines and
-    an object store cannot be compared. Where files cannot be written or deleted, they are read as they are.
+    Files of any age are merged: another job that needs one finds its heir, and clocks of several machines and an object
+    store cannot be compared. Files that cannot be written or deleted stay unmerged.
 
     Returns:
-        where damaged files are now, as in ``StoredReads``.
+        new places of damaged files, as in ``StoredReads``.
     """
     folder = store / fingerprint
     sizes = {
@@ -368,9 +366,9 @@ def tidy(store: Folder, fingerprint: str) -> list[str]:
     damaged: list[str] = []
     if len(sizes) <= FEW:
         return damaged
-    with suppress(WriteError):  # whatever must be written will say that it cannot be
-        # An object store may let us write and not delete, and says so of a missing file, too: each job would then
-        # add merged files.
+    with suppress(WriteError):  # later writes that matter will fail aloud
+        # An object store may permit writing but not deleting, and denies even deleting a missing file: each job would
+        # then add merged files.
         folder.delete([f"{uuid.uuid4().hex}{SUFFIX}"])
         for names in _groups(sizes, TOGETHER):
             damaged += compact(store, fingerprint, names, None)
@@ -378,7 +376,7 @@ def tidy(store: Folder, fingerprint: str) -> list[str]:
 
 
 def _groups(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
-    """Names in their order, cut where their sizes reach ``most`` in total."""
+    """Names in order, in groups that end once their sizes reach ``most`` in total."""
     group: list[str] = []
     total = 0
     for name, size in sizes.items():
@@ -391,7 +389,7 @@ def _groups(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
 
 
 def _tables(folder: Folder, names: Sequence[str]) -> tuple[dict[str, pl.DataFrame], list[str]]:
-    """The tables of the files that are there, by name; and where the damaged ones are now."""
+    """The tables of existing files, by name, and the new places of damaged files."""
     read: dict[str, pl.DataFrame] = {}
     damaged: list[str] = []
     for name, content in folder.read_each(names):
@@ -409,7 +407,7 @@ def _tables(folder: Folder, names: Sequence[str]) -> tuple[dict[str, pl.DataFram
 
 
 def _among(folder: Folder, name: str, sought: pl.DataFrame, *, again: bool) -> pl.DataFrame | None:
-    """The reads of a file that are sought; None if it is damaged, a FileNotFoundError where it is gone."""
+    """The sought reads in a file; None if the file is damaged, a FileNotFoundError if it is gone."""
     wanted = sought[READ_KEY]
     may_have = _MEMORY.may_have(folder, name, wanted)
     if may_have is None and (keys := keys_of(folder, name)) is not None:
@@ -424,18 +422,18 @@ def _among(folder: Folder, name: str, sought: pl.DataFrame, *, again: bool) -> p
 
 @dataclass
 class _Since:
-    """What became of a listing in this process: files that were gone, and a listing of what came."""
+    """Changes to a listing in this process: missing files, and a newer listing."""
 
     gone: set[str] = field(default_factory=set)
     newer: Listing | None = None
 
 
-# By the listing; of the last few.
+# Changes of the last few listings, by ``Listing.made``.
 _SINCE: OrderedDict[str, _Since] = OrderedDict()
 
 
 def _each(listing: Listing, span: Range, gone: set[str]) -> Iterator[str]:
-    """The files that may have reads of a span; where the caller says that one is ``gone``, also those that came since."""
+    """The files that may have reads of a span; newer files too once the caller adds a file to ``gone``."""
     since = _SINCE.setdefault(listing.made, _Since())
     while len(_SINCE) > _LISTINGS:
         _SINCE.popitem(last=False)

@@ -1,8 +1,8 @@
 """Choose the next token from logits, and decide when a reader has written enough.
 
-The settings of ``generation_config.json`` that change what ``generate`` writes greedily are applied, and the strings at
-which outputs end are found while the text of tokens grows. More tokens may change that text: bytes of an incomplete
-character show as U+FFFD, and a tokenizer may take away a space before the mark that follows it.
+Settings of ``generation_config.json`` that change greedy outputs of ``generate`` are applied, and stop strings are
+searched while the text of tokens grows. More tokens may change that text: bytes of an incomplete character show as
+U+FFFD, and a tokenizer may remove a space before a following mark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_
 
 
 class Row(NamedTuple):
-    """What a decoder was given, what it wrote, and what the encoder was given: of a decoder-only model, the first again."""
+    """Tokens of a decoder's input, its output, and the encoder's input; a decoder-only model repeats its own input."""
 
     given: Sequence[int]
     written: Sequence[int]
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 class Greedy:
-    """Changes logits as ``generate(do_sample=False)`` does, by transformers' own processors, for ``most`` tokens at most.
+    """Changes logits like ``generate(do_sample=False)``, by transformers' own processors; ``most``: tokens at most.
 
     Raises:
         ValueError: transformers refuses a value.
@@ -47,15 +47,15 @@ class Greedy:
         settings = json.loads(spec.generation) if spec.writes and spec.generation else {}
         self._settings: dict[str, Any] = settings
         self._looks_at_input = any(name.startswith("encoder_") for name in settings)
-        self._made: dict[int, Any] = {}  # by the length of what was given: nothing else decides
+        self._made: dict[int, Any] = {}  # by the length of the input, which alone decides
         if settings:
             self._processors(Row([0], [], [0]))
 
     def scores(self, logits: torch.Tensor, rows: Iterable[Row]) -> torch.Tensor:
-        """The logits of next tokens, (rows, vocabulary), as the settings change them."""
+        """The logits of next tokens, (rows, vocabulary), changed by the settings."""
         if not self._settings:
             return logits
-        # In fp32, as transformers does; each by itself, since lengths differ.
+        # In fp32, as in transformers; row by row, since lengths differ.
         changed = [
             self._processors(row)(
                 self._tensor([*row.given, *row.written]), row_logits[None].float()
@@ -74,7 +74,7 @@ class Greedy:
             config = GenerationConfig(
                 **{name: getattr(own, name) for name in _TOKENS}, **self._settings
             )
-            # As ``generate`` completes them from its arguments and its input.
+            # ``generate`` derives these from its arguments and its input.
             config.max_length = length + self._most
             if config.min_new_tokens is not None:
                 config.min_length = config.min_new_tokens + length
@@ -88,11 +88,11 @@ class Greedy:
         return self._made[length]
 
 
-# Decoders that turn each token into text by itself, so that more tokens only append to it. With bytes, see
+# Decoders that turn tokens into text one by one, so that more tokens only append text. For bytes, see
 # ``INCOMPLETE``.
 _TOKEN_BY_TOKEN = {"Replace", "ByteFallback", "ByteLevel", "Metaspace", "Fuse", "Strip"}
 _JOINING = {"ByteLevel", "Fuse"}
-# Where transformers' own methods that make the text are defined. A class of another may have others.
+# Modules of transformers' own methods that make the text. Other tokenizer classes may override them.
 _METHODS = {
     "decode": "transformers.tokenization_utils_base",
     "_decode": "transformers.tokenization_utils_tokenizers",
@@ -101,10 +101,10 @@ _METHODS = {
 
 
 class Stops:
-    """The strings at which outputs end, and the tag that ends a thought which the prompt begins.
+    """The strings at which outputs end, and the closing tag of a thought that the prompt opens.
 
-    A string is complete when its last character is, so a token whose text has no such character completes none. That is
-    known of tokenizers whose text grows token by token (``grows``); with others every text is looked at.
+    A token can complete a string only if the token's text has the string's last character. This holds for tokenizers
+    whose text grows token by token (``grows``); with other tokenizers every text is searched.
     """
 
     def __init__(self, tokenizer: Tokenizer, rule: Rule) -> None:
@@ -112,18 +112,18 @@ class Stops:
         stop = (*rule.stop, rule.tags[1]) if rule.opened else rule.stop
         self._stop = stop
         self._last = {string[-1] for string in stop}
-        # Where spaces are cleaned up, a token's own text may lose one that it has behind others.
+        # If spaces are cleaned up, a token's own text may lose a space that it has after other tokens.
         cleans = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
         strange = any(INCOMPLETE in string for string in stop)
         self._always = bool(stop) and (cleans or strange or not grows(tokenizer))
         self._ends: dict[int, bool] = {}
 
     def may_end(self, token: int) -> bool:
-        """Whether a text that this token was added to may now have a stop string."""
+        """Whether a text that ends with this token may have a new stop string."""
         if self._always or not self._stop:
             return self._always
         if token not in self._ends:
-            # Twice, since what stands first may lose its space.
+            # Twice, since the first token of a text may lose its space.
             text = self._tokenizer.decode([token, token], skip_special_tokens=True)
             whole = text and INCOMPLETE not in text
             self._ends[token] = not whole or not self._last.isdisjoint(text)
@@ -131,10 +131,10 @@ class Stops:
 
 
 def grows(tokenizer: Any) -> bool:
-    """Whether the text of tokens is known to be the beginning of the text of these and more.
+    """Whether more tokens only append text, incomplete characters at the end and cleaned-up spaces aside.
 
-    But for incomplete characters at its end and for spaces that are cleaned up. So it is where transformers
-    decodes with a decoder of the library tokenizers that takes token by token, or joins them by spaces.
+    True if transformers decodes with a decoder of the library tokenizers that works token by token, or that joins
+    tokens by spaces.
     """
     methods = (getattr(type(tokenizer), name, None) for name in _METHODS)
     if [getattr(method, "__module__", "") for method in methods] != list(_METHODS.values()):
@@ -145,13 +145,13 @@ def grows(tokenizer: Any) -> bool:
     decoder = json.loads(made.__getstate__())  # as it is written in tokenizer.json
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     kinds = [step["type"] for step in steps]
-    # Behind what joins the tokens, a step is done to the whole text: all may be lost but at its beginning.
+    # After a joining step, a step changes the whole text, and only the beginning is safe.
     joined = next((at for at, kind in enumerate(kinds) if kind in _JOINING), len(kinds))
     return set(kinds) <= _TOKEN_BY_TOKEN and set(kinds[joined + 1 :]) <= {"Strip", "Fuse"}
 
 
 def to_device(device: torch.device, *parts: Numbers) -> list[torch.Tensor]:
-    """Whole numbers on a device, in one copy that nobody waits for; of the shapes that they have here."""
+    """Copy integer arrays to a device in one asynchronous transfer; shapes stay."""
     host = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
     if device.type == "cuda":
         host = host.pin_memory()
@@ -162,17 +162,17 @@ def to_device(device: torch.device, *parts: Numbers) -> list[torch.Tensor]:
 
 @dataclass(eq=False)
 class Continuation:
-    """An answer.
+    """An answer in progress.
 
     Attributes:
-        tokens: generated, the token that ended a stop string included, end tokens not.
-        text: their text, with the string that ended it, or the choice; not yet looked at, maybe, while it goes on.
-        begun: how many of the tokens were a thought's, once that has ended.
-        is_cut: whether it has as many tokens as it may have, and no end token followed.
+        tokens: generated tokens, including the token that completed a stop string, without end tokens.
+        text: their text, stop string included, or the choice; may be out of date until the answer ends.
+        begun: the number of tokens of a thought, once it has ended.
+        is_cut: whether the answer reached the limit of tokens without an end token.
         confidence, mass: see ``ReadOutput``.
-        logs: where asked for, the natural log-probability of each token written, the end token included, or of a target's.
-        prompt: the tokens that it follows.
-        offset: where in a cache of many sequences these begin.
+        logs: if requested, natural log-probabilities of the written tokens, the end token included, or of a target's.
+        prompt: the tokens before the answer.
+        offset: the place of the prompt's first token in a cache of many sequences.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -187,7 +187,7 @@ class Continuation:
 
 
 def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> list[int]:
-    """The token that each choice begins with; an InputError where two begin with the same one, or one has none."""
+    """The first tokens of choices; an InputError if two choices share theirs, or a choice has no token."""
     encoded = [tokenizer.encode(choice, add_special_tokens=False) for choice in choices]
     first = [next(iter(tokens), -1) for tokens in encoded]
     if len(set(first)) < len(first) or -1 in first:
@@ -203,18 +203,18 @@ def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> lis
 def choose(
     logits: torch.Tensor, choices: Sequence[str], first: Sequence[int]
 ) -> list[tuple[str, float, float | None]]:
-    """The choice made in each row, with its ``confidence`` and ``mass`` (see ``ReadOutput``).
+    """The choice of each row, with its ``confidence`` and ``mass`` (see ``ReadOutput``).
 
     Args:
         logits: (rows, vocabulary), of the next token.
-        choices: two or more, told apart by the probabilities of their first tokens among themselves; or one, which is
-            chosen where its first token's probability among all tokens exceeds 1/2, else nothing is.
-        first: their first tokens.
+        choices: two or more, weighed by the probabilities of their first tokens among themselves; or a single choice,
+            taken if its first token's probability among all tokens exceeds 1/2.
+        first: first tokens of the choices.
     """
     shares = all_shares = logits.float().softmax(-1)[:, list(first)]
     if len(choices) > 1:
         shares = torch.stack([logits[:, token] for token in first], 1).float().softmax(-1)
-    # Told with the rest, in one synchronisation.
+    # Copied with the rest, in one synchronisation.
     broken = logits.isnan().any(-1, keepdim=True)
     told = torch.cat([all_shares.sum(-1, keepdim=True), shares], 1).masked_fill(broken, math.nan)
     rows: list[list[float]] = told.tolist()
@@ -229,11 +229,11 @@ def next_tokens(logits: torch.Tensor) -> list[int]:
     """The token of highest probability in each row of logits, (rows, vocabulary), in one synchronisation.
 
     Raises:
-        ArithmeticError: some logits are not numbers: any token would do.
+        ArithmeticError: some logits are NaN, which makes the choice arbitrary.
     """
-    # On a CPU it is several times as slow in bf16. Elsewhere a copy would only take memory.
+    # On a CPU, argmax is several times as slow in bf16. Elsewhere a copy would only take memory.
     best = (logits.float() if logits.device.type == "cpu" else logits).argmax(-1, keepdim=True)
-    # What is not a number is taken for the greatest, so that one look at this value suffices.
+    # argmax takes NaN for the greatest, so that testing this value suffices.
     broken = logits.gather(-1, best).isnan()
     tokens: list[int] = torch.where(broken, -1, best)[:, 0].tolist()
     if min(tokens, default=0) < 0:
@@ -242,10 +242,10 @@ def next_tokens(logits: torch.Tensor) -> list[int]:
 
 
 def log_probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
-    """The natural log-probability of one token in each row of logits, (rows, vocabulary), among all tokens.
+    """The natural log-probability of a token in each row of logits, (rows, vocabulary), among all tokens.
 
     Raises:
-        ArithmeticError: some logits are not numbers.
+        ArithmeticError: some logits are NaN.
     """
     (places,) = to_device(logits.device, np.array(tokens, dtype=np.int64))
     # Copies in fp32 of a few rows at a time.
@@ -262,7 +262,7 @@ def _not_numbers() -> ArithmeticError:
 
 
 class Writer:
-    """Adds to answers greedily, or chooses between given ones, as a specification says.
+    """Extends answers greedily, or chooses between given answers, by a specification.
 
     Attributes:
         most: tokens generated at most.
@@ -289,7 +289,7 @@ class Writer:
         self._greedy = Greedy(spec, model, self.most)
 
     def write(self, answers: Sequence[Continuation], logits: torch.Tensor) -> list[int]:
-        """Take the next token of each answer, from logits (answers, vocabulary); the places of those that go on."""
+        """Append the next token to every answer, from logits (answers, vocabulary); returns places of unfinished answers."""
         if self._choices:
             chosen = choose(logits, self._choices, self._first)
             for answer, choice in zip(answers, chosen, strict=True):
@@ -297,7 +297,7 @@ class Writer:
             return []
         rows = (Row(answer.prompt, answer.tokens, answer.prompt) for answer in answers)
         tokens = next_tokens(self._greedy.scores(logits, rows))
-        if self._scores:  # how probable the model finds them, whatever had them taken
+        if self._scores:  # the model's own probabilities, before the settings changed logits
             for answer, log in zip(answers, log_probabilities(logits, tokens), strict=True):
                 answer.logs.append(log)
         return [
@@ -307,7 +307,7 @@ class Writer:
         ]
 
     def _take(self, answer: Continuation, token: int) -> bool:
-        """Whether an answer goes on with this token."""
+        """Append a token; whether the answer goes on."""
         if token in self._ends:
             answer.text = self._text(answer)
             return False

@@ -1,8 +1,8 @@
-"""Prompts: small text files with named fields, and the text that a reader is given of a query and its passages.
+"""Prompts: templates with named fields, and the text that a reader receives for a query and its passages.
 
 A template is the text of a prompt with the fields ``{passages}`` and ``{query}``; ``{{`` and ``}}`` stand for braces.
-Before it, between two lines ``---``, there may be settings in YAML (the keys of ``Template``). ``templates`` holds those
-of the engine, by task and style.
+Optional settings in YAML (the keys of ``Template``) precede the text, between two lines ``---``. The folder
+``templates`` holds the engine's own templates, by task and style.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from engine.sources.io.locations import require_file
 from engine.sources.io.records import BOM, decode_line, read_document, read_settings
 
 Task = Literal["short-answer", "claims", "dialogue"]
-# What else a reader is asked: whether a passage is relevant, and whether it would decline to answer.
+# Further purposes: judge relevance, decline to answer, generate a passage's question.
 Purpose = Task | Literal["judge", "abstain", "question"]
 JUDGE: Literal["judge"] = "judge"
 ABSTAIN: Literal["abstain"] = "abstain"
-# What asks for the question that a passage answers; {query} stands last, and is what is scored.
+# Prompts for the question that a passage answers; {query} stands last and is scored.
 QUESTION: Literal["question"] = "question"
 Order = Literal["best-first", "best-last"]
 
@@ -37,13 +37,13 @@ _SHIPPED = Path(__file__).parent / "templates"
 _FENCE = "---"
 _WHOLE = re.compile(r"[1-9][0-9]{0,17}")
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}\n]*)\}|[{}]")
-# Takes the key, the problem, the remedy, and the kind of problem where the key does not say it.
+# Takes the key, the problem, the remedy, and the kind of problem if the key does not name it.
 _Fault = Callable[..., InputError]
 
 
 @dataclass(frozen=True)
 class Text:
-    """Text with named fields: a literal, a field, a literal, …, a literal, of which any may be empty."""
+    """Text with named fields: literals and fields alternate, literals first and last; any literal may be empty."""
 
     literals: tuple[str, ...]
     fields: tuple[str, ...]
@@ -56,7 +56,7 @@ class Text:
         return "".join(parts)
 
     def around(self, field: str) -> tuple[Text, Text]:
-        """What stands before and after the first occurrence of a field."""
+        """The text before and the text after the first occurrence of a field."""
         at = self.fields.index(field)
         before = Text(self.literals[: at + 1], self.fields[:at])
         return before, Text(self.literals[at + 1 :], self.fields[at + 1 :])
@@ -67,19 +67,19 @@ class Template:
     """A template file.
 
     Attributes:
-        name: as the user gave it: a path, or the style of one that comes with the engine.
+        name: as the user wrote it: a path, or the style of a template of the engine.
         digest: SHA-256 of the file.
         body: the prompt, with the fields ``passages`` (once) and ``query``.
         passage: one passage: ``title``, ``text``, ``number`` (its place in the prompt, from 1).
         untitled: one passage of a corpus without titles: ``text``, ``number``.
-        order: whether the best passage stands first or last; None where that is the reader's matter.
-        stop: an answer ends before the first of these strings; in a chat not before its first word.
+        order: whether the best passage stands first or last; None to let the reader decide.
+        stop: strings; an answer ends before the first occurrence; in a chat not before its first word.
         thought: the beginning and the end of a thought before the answer.
         max_new_tokens: tokens generated at most; None for the task's number.
         max_input_tokens: longest input; 0 for the reader's own limit.
         chat: whether the prompt is a user's message in the model's own chat template.
         system: the system message of a chat; empty for none.
-        choices: answers to choose from, or one, whose probability is asked for; empty where the reader writes.
+        choices: answers to choose from, or one answer whose probability is read; empty if the reader writes.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Template:
     choices: tuple[str, ...] = ()
 
 
-# What may stand in the settings: all but how the file is called and what stands below them.
+# Keys of the settings: all fields but name, path, digest and body.
 _KEYS = tuple(field.name for field in fields(Template))[4:]
 
 
@@ -112,10 +112,10 @@ def read_template(name: str, task: Purpose) -> Template:
 
     Args:
         name: one of ``styles(task)``, or a path.
-        task: decides whether ``choices`` are needed: some by a judge's prompt, one where the reader may decline.
+        task: decides whether ``choices`` are needed: some for a judge's prompt, one if the reader may decline.
 
     Raises:
-        InputError: no such file, or something in it cannot be used.
+        InputError: the file does not exist, or its content is invalid.
     """
     known = styles(task)
     path = _SHIPPED / task / f"{name}.txt" if name in known else Path(name)
@@ -162,7 +162,7 @@ def read_template(name: str, task: Purpose) -> Template:
 
 
 def _take_apart(content: str, path: Path) -> tuple[dict[str, Any], dict[str, int], str, int]:
-    """Settings, the line of each, the body, and the line that it begins in."""
+    """Settings, lines of the settings, the body, and its first line."""
     lines = content.split("\n")
     if lines[0].rstrip() != _FENCE:
         return {}, {}, content, 1
@@ -182,7 +182,7 @@ def _take_apart(content: str, path: Path) -> tuple[dict[str, Any], dict[str, int
 
 
 def _parse(text: str, allowed: tuple[str, ...], path: Path, line_at: Callable[[int], int]) -> Text:
-    """Take a text apart at its fields; ``line_at`` says which line of the file a place is in."""
+    """Split a text at its fields; ``line_at`` maps a place in the text to a line of the file."""
     literals: list[str] = [""]
     fields: list[str] = []
     last = 0
@@ -299,7 +299,7 @@ def _one_of(settings: dict[str, Any], key: str, known: tuple[str, ...], fault: _
 
 def _choices(settings: dict[str, Any], fault: _Fault) -> tuple[str, ...]:
     values = _texts(settings, "choices", fault)
-    # Told apart without the spaces around them, which the tokenizer needs and outputs lack.
+    # Compared without the spaces around them, which the tokenizer needs and outputs lack.
     different = {value.strip() for value in values} - {""}
     if values and len(different) < len(values):
         raise fault("choices", f"choices is {list(values)}", "give two or more different texts")
@@ -309,7 +309,7 @@ def _choices(settings: dict[str, Any], fault: _Fault) -> tuple[str, ...]:
 # Stands for data in a prompt whose own control strings are counted; no tokenizer knows it.
 _NO_DATA = "\ue000"
 
-# Many lists hold a passage, so the last are remembered as prompts show them, of at most so many letters: some 30 MB.
+# Many lists hold the same passage: cleaned texts of at most so many characters are cached, some 30 MB in all.
 _REMEMBERED = 2_000
 
 _TEXTS = ("body", "passage", "untitled")
@@ -319,14 +319,14 @@ DEFAULT_STYLE: dict[Architecture, str] = {"causal": "completion", "encoder-decod
 
 @dataclass(frozen=True)
 class Prompt:
-    """A template as one kind of reader is given it.
+    """A template, completed for one kind of reader.
 
     Attributes:
         best_last: whether passages stand in reverse order, the best one next to the question.
         fused: whether each passage makes an input of its own (Fusion-in-Decoder).
-        shares_query: whether the text before the passages is a piece that reads of a query share (decoder-only).
-        head, tail: stand around the user's message in the model's chat template.
-        controls: strings that the reader's tokenizer takes for control tokens, which data must not hold.
+        shares_query: whether reads of a query share the text before the passages as a piece (decoder-only).
+        head, tail: text of the model's chat template before and after the user's message.
+        controls: strings that the reader's tokenizer takes for control tokens; data must not contain them.
     """
 
     template: Template
@@ -339,14 +339,14 @@ class Prompt:
     controls: Controls = NONE
 
     def described(self) -> dict[str, Any]:
-        """What prompts are made of, as JSON can hold it; ``of`` makes them again, but for control strings in data."""
+        """The parts of prompts, ready for JSON; ``of`` restores all but ``controls``."""
         names = ("best_last", "fused", "shares_query", "max_new_tokens", "head", "tail")
         texts = {name: asdict(getattr(self.template, name)) for name in _TEXTS}
         return texts | {name: getattr(self, name) for name in names}
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Prompt:
-        """The prompts of a description, which may say more."""
+        """The prompt that ``described`` describes; further keys are ignored."""
         body, passage, untitled = (Text(*map(tuple, described[name].values())) for name in _TEXTS)
         names = [one.name for one in fields(cls) if one.name in described]
         return cls(
@@ -356,7 +356,7 @@ class Prompt:
 
     @property
     def prefix(self) -> str:
-        """What every prompt begins with, examples included."""
+        """The beginning of every prompt, examples included."""
         return self.head + self.template.body.literals[0]
 
     @property
@@ -366,8 +366,8 @@ class Prompt:
 
     @property
     def tail_marker(self) -> str:
-        """The beginning of what follows the passages, which must not be cut from a prompt that is too long; with what
-        separates passages (a line's end) before it, so that it is not found within one of them.
+        """The text right after the passages, which must stay in a prompt that is cut. The separator of passages
+        (a line's end) precedes it, so that no passage contains the marker.
         """
         _, after = self.template.body.around(PASSAGES)
         literal = after.literals[0] + ("" if after.fields else self.tail)
@@ -376,17 +376,17 @@ class Prompt:
         return (spaces.pop() if len(spaces) == 1 else "") + literal if literal else ""
 
     def target(self, text: str) -> str:
-        """A text as the reader would write it behind the prompt: with a blank before it, except behind a chat template's
-        tail and in a decoder of its own.
+        """A text as the reader would write it after the prompt: a blank precedes it, except after a chat template's
+        tail and in encoder-decoder readers.
         """
         return " " * (self.shares_query and not self.template.chat) + self.controls.as_text(
             text.strip()
         )
 
     def render(self, query: str, passages: Sequence[tuple[str, str]]) -> list[str]:
-        """The inputs of one read: the pieces of one prompt, or one prompt per passage (fused).
+        """The inputs of a read: the pieces of a prompt, or one prompt per passage (fused).
 
-        A prompt is one string; or two, where the query precedes the passages and ``shares_query``: what stands before the
+        A prompt is one string, or two if ``shares_query`` and the query precedes the passages: the text before the
         first passage, and the rest. Control strings in data are broken (``controls``).
 
         Args:
@@ -402,18 +402,18 @@ class Prompt:
         data = [(clean(title), clean(text)) for title, text in ordered]
         pieces = self._filled(asked, data)
         if (count := self.controls.count("".join(pieces))) and count > self._own(asked, data):
-            # The end of one piece of data and what follows it make a control string together.
+            # The end of a piece of data and the text after it form a control string together.
             pieces = self._filled(_apart(asked), [(_apart(one), _apart(two)) for one, two in data])
         return pieces
 
     def _filled(self, query: str, passages: Sequence[tuple[str, str]]) -> list[str]:
-        """The pieces of one prompt, from data that is clean, in the order of the prompt."""
+        """The pieces of a prompt, from clean data in the order of the prompt."""
         shown = "".join(self._passage(i, *passage) for i, passage in enumerate(passages, 1))
         before, after = self.template.body.around(PASSAGES)
         values = {QUERY: query}
         start = before.fill(values)
         text = start + shown + after.fill(values)
-        # Where nothing stands before or after a field, what fills it may begin or end with spaces.
+        # A field at the very start or end of the prompt may be filled by text with spaces around it.
         cut = max(0, len(start) - (len(text) - len(text.lstrip())))
         text = text.strip()
         pieces = [self.head + text[:cut], text[cut:] + self.tail]
@@ -421,7 +421,7 @@ class Prompt:
         return pieces if shared else ["".join(pieces)]
 
     def _own(self, query: str, passages: Sequence[tuple[str, str]]) -> int:
-        """How many control strings the prompt has of its own, with any data in these places."""
+        """The number of control strings in the prompt itself, with no data in its fields."""
         other = [(bool(title) * _NO_DATA, bool(text) * _NO_DATA) for title, text in passages]
         return self.controls.count("".join(self._filled(bool(query) * _NO_DATA, other)))
 
@@ -432,7 +432,7 @@ class Prompt:
 
 @lru_cache(maxsize=8_192)
 def _clean(controls: Controls, data: str) -> str:
-    """A title or text without control strings, in one line: a break inside a passage would look like the end of it."""
+    """A title or text without control strings, in one line: a line break would look like the passage's end."""
     return controls.as_text(" ".join(data.split()))
 
 
@@ -450,22 +450,22 @@ def make_prompt(
     tail: str = "",
     controls: Controls = NONE,
 ) -> Prompt:
-    """A template as a kind of reader is given it; what it leaves open is filled in. Arguments are as in ``Prompt``.
+    """Complete a template for a kind of reader; defaults fill its gaps. Arguments are as in ``Prompt``.
 
-    Without ``order``, a prompt that is too long loses the worst passages first: decoder-only readers get the best one last,
-    encoder-decoder readers first.
+    The default ``order`` makes a prompt that is too long lose the worst passages first: decoder-only readers get the
+    best passage last, encoder-decoder readers first.
 
     Raises:
-        InputError: the end of a long prompt could not be told from its passages.
+        InputError: the end of a long prompt could not be distinguished from its passages.
     """
     causal = architecture == "causal"
-    if task == QUESTION:  # which is scored, and no part of the prompt
+    if task == QUESTION:  # the question is scored, and no part of the prompt
         before, after = template.body.around(PASSAGES)
         literals = (*before.literals, after.literals[0].rstrip())
         template = replace(template, body=Text(literals, (*before.fields, PASSAGES)))
     most = template.max_new_tokens
     if most is None:
-        # A choice is made without decoding; other prompts do as the task's own.
+        # Choosing needs no decoding; other prompts take the number of the task's own template.
         chooses = template.choices or task in (JUDGE, ABSTAIN, QUESTION)
         usual = None if chooses else read_template(DEFAULT_STYLE[architecture], task)
         most = (usual and usual.max_new_tokens) or 1

@@ -1,8 +1,8 @@
-"""Specify a reader behind an API, and learn what its server supports: from a first request, and from what it counts.
+"""Specify a reader behind an API, and learn its server's features from a first request and from its counts of tokens.
 
-Some servers cut prompts that are too long, and answer with status 200. The counted tokens of the first reads, the
-longest, and of the trial show where that is in doubt. The longest prompt is then asked again, whole and in halves,
-behind random letters, so that the server has kept nothing of it: a prompt that is read whole has the tokens of its halves.
+Some servers cut prompts that are too long, and answer with status 200. The counted tokens of the trial and of the first
+reads, the longest ones, show doubtful cases. The longest prompt is then sent again, whole and in halves, behind random
+letters, so that no cache helps: an uncut prompt has as many tokens as its halves together.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from engine.reading.reader_settings import ReaderAsk
 if TYPE_CHECKING:  # the client of openai may be missing
     from engine.machine.remote.client import Answer, Client, RefusedError
 
-# Likeliest tokens of which log-probabilities are asked: as many as servers give, and as the strictest do.
+# Numbers of likeliest tokens to request log-probabilities for: the most of common servers, and of the strictest.
 _LIKELIEST = (20, 5)
-# Sequences that end an answer, of which servers take no more; answers are cut at all of them here.
+# Servers take at most so many stop sequences; the rest end answers here.
 _STOPS = 4
-# Parameters that a server may refuse and that are then left out.
+# Parameters that are dropped if a server refuses them.
 _LEFT_OUT = ("seed", "temperature", "stop")
 _STYLES = {"chat": "chat", "completions": "completion"}
 
@@ -39,14 +39,14 @@ _STYLES = {"chat": "chat", "completions": "completion"}
 def specify_api(
     ask: ReaderAsk, settings: ApiSettings, *, tried: bool = True
 ) -> tuple[ReaderSpec, Prompt]:
-    """The specification of a reader behind an API and the prompt that it is given.
+    """The specification of a reader behind an API and its prompt.
 
     Args:
-        tried: whether the server is asked for an answer now, which shows what it takes and who it is. A
-            program that stands in for the reader needs none.
+        tried: whether to send a trial request now, which shows the server's features and identity. A program
+            that stands in for the reader needs no trial.
 
     Raises:
-        InputError: a prompt that cannot be used with it, no openai client, or the server cannot be asked.
+        InputError: a prompt that the server cannot use, no openai client, or no usable server.
         ReadError: the server does not answer.
     """
     name, scores = ask.model, ask.scores
@@ -107,9 +107,9 @@ def _refuse_template(template: Template, name: str, settings: ApiSettings) -> No
 def _parameters(
     template: Template, settings: ApiSettings, output: int, scores: Scores
 ) -> dict[str, Any]:
-    """What is sent beside model and prompt: greedy decoding, as far as a server has it."""
+    """Request parameters besides model and prompt: greedy decoding, as far as a server supports it."""
     sent: dict[str, Any] = {"max_tokens": output, "temperature": 0, "seed": 0}
-    if scores == "target":  # one token, since some take none for no bound
+    if scores == "target":  # one token, since some servers take 0 for no limit
         return sent | {"max_tokens": 1, "echo": True, "logprobs": 1}
     if scores:
         sent |= {"logprobs": 1 if settings.endpoint == "completions" else True}
@@ -129,7 +129,7 @@ def _written(parameters: dict[str, Any]) -> str:
 
 
 def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Scores) -> ApiSpec:
-    """What a first request shows, made once in an evaluation: what the server refuses is not sent, and who it is."""
+    """The specification after a trial request, sent once in an evaluation: without refused parameters, with the server."""
     from engine.machine.remote.client import Client, UnansweredError
 
     settings = api.settings
@@ -179,7 +179,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
 def _first_answer(
     name: str, client: Client, api: ApiSpec, template: Template, output: int
 ) -> tuple[ApiSpec, Answer, int]:
-    """What the server takes, with room for a thought; its answer; and the tokens of a cut one with more room, 0 for unknown."""
+    """The accepted specification, with room for a thought; the answer; and the tokens that a cut answer needs, 0 if unknown."""
     from engine.machine.remote.client import RefusedError, UnansweredError, names_parameter
 
     most = output + ROOM
@@ -191,7 +191,7 @@ def _first_answer(
             try:
                 api = _without_refused(name, api, error)
             except InputError:
-                # Models that think may refuse to begin with a few tokens, and say so.
+                # Models that think may refuse a limit of a few tokens, and name the parameter.
                 limits = ("max_tokens", "max_completion_tokens", "max_output_tokens")
                 named = any(names_parameter(error, limit, anywhere=True) for limit in limits)
                 if template.choices or not named or api.sent[_most(api)] >= most:
@@ -199,13 +199,13 @@ def _first_answer(
                 api = _with_most(api, most)
     if api.sent[_most(api)] == most:
         return api, answer, 0
-    # A few tokens do not suffice for a thought, and may not show that there is one.
+    # A few tokens are too few for a thought, and may not even show it.
     needed, is_cut = 0, ended_by(answer.finish) == "length" and "echo" not in api.sent
     if not template.choices and (_thinks(answer, template) or is_cut):
         longer, begun = _with_most(api, most), time.monotonic()
 
         def give_up() -> None:
-            # Who writes for so long writes the next time, too, and thought may not be what it is.
+            # A model that writes for so long would repeat it, and may not be thinking at all.
             if time.monotonic() - begun >= api.settings.request_timeout:
                 raise UnansweredError
 
@@ -220,7 +220,7 @@ def _first_answer(
 
 
 def _tags(answer: Answer, template: Template) -> tuple[str, str]:
-    """What thoughts begin and end with: as the prompt says, or as the answer shows."""
+    """The opening and closing tags of thoughts: from the prompt, or from the answer."""
     shown = tags_in(answer.text or "") if template.thought == THINK else None
     return shown or template.thought
 
@@ -240,7 +240,7 @@ def _most(api: ApiSpec) -> str:
 
 
 def _without_refused(name: str, api: ApiSpec, error: RefusedError) -> ApiSpec:
-    """The same without the parameter that a refusal is about; an InputError where it is needed, or there is none."""
+    """The specification without a refused parameter; an InputError if it is needed, or the error names no parameter."""
     from engine.machine.remote.client import names_parameter
 
     sent = json.loads(api.parameters)
@@ -279,33 +279,34 @@ def _no_log_probabilities(name: str, api: ApiSpec) -> InputError:
     )
 
 
-# What a server is asked first, to see what it takes and what it gives.
+# The prompt of the trial request, which shows the server's features.
 TRIAL = "Reply with OK."
-# What the failure of a read whose prompt was cut begins with.
+# Prefix of the failure of a read whose prompt was cut.
 CUT_PROMPT = "the server cut the prompt"
-# Bytes that a token more in a prompt has at most, where nothing is in doubt; of English it has 4.5.
+# Bytes per further token above which a cut is suspected; English has 4.5.
 _MOST_BYTES = 9
-# The longest prompt, and others of clearly fewer bytes, are compared; so many of one count are one too many.
+# The longest prompt is compared with prompts of at most this share of its bytes; so many prompts of different bytes
+# and the same count are suspect.
 _SHORTER, _ALIKE = 0.9, 3
 
 
 class PromptSize(NamedTuple):
-    """The bytes of a prompt, and its tokens as a server counts them; 0 where it does not."""
+    """The bytes of a prompt, and its tokens as counted by a server; 0 if the server does not count."""
 
     size: int
     tokens: int
 
 
 class Window(NamedTuple):
-    """The most tokens of a prompt that a server reads, and the tokens of a byte of one that it cut."""
+    """The most tokens of a prompt that a server reads, and the tokens per byte of a cut prompt."""
 
     tokens: int
     rate: float
 
     def judged(self, output: ReadOutput, size: int) -> ReadOutput:
-        """The output of a read; a failed one where its prompt was cut."""
+        """The output of a read; a failed output if its prompt was cut."""
         reached = output.prompt_tokens >= self.tokens - self.tokens // 64
-        # Some drop blocks, and have as much left as it comes.
+        # Some servers drop whole blocks, so that the rest may be far below the window.
         dropped = 2 * output.prompt_tokens >= self.tokens < self.rate * size / 1.2
         if output.failure is not None or not (reached or dropped):
             return output
@@ -317,10 +318,10 @@ class Window(NamedTuple):
 
 
 def is_in_doubt(counts: Sequence[PromptSize], trial: PromptSize) -> bool:
-    """Whether the longest of some prompts may have been cut: it has hardly more tokens than shorter ones."""
+    """Whether the longest of some prompts may have been cut: it has hardly more tokens than shorter prompts."""
     known = [count for count in counts if count.tokens]
     longest = max(known, default=trial)
-    if not trial.tokens or longest.tokens <= trial.tokens:  # what is counted is something else
+    if not trial.tokens or longest.tokens <= trial.tokens:  # the counts are no prompt tokens
         return False
     alike = [count.size for count in known if count.tokens == longest.tokens]
     return (len(alike) >= _ALIKE and min(alike) < max(alike)) or any(
@@ -331,10 +332,10 @@ def is_in_doubt(counts: Sequence[PromptSize], trial: PromptSize) -> bool:
 
 
 def find_window(count: Callable[[str], int], text: str, size: int) -> Window | None:
-    """The window of a server that cuts a prompt; None where it reads it whole, or does not count.
+    """The window of a server that cuts a prompt; None if the server reads it whole, or does not count.
 
     Args:
-        count: asks for an answer to a prompt, and gives its tokens; 0 where that is not known.
+        count: sends a prompt, and returns its tokens; 0 if unknown.
     """
     half = len(text) // 2
     parts = (text, text[:half], text[half:], "")
