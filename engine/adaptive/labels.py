@@ -1,8 +1,8 @@
-"""Name the passages whose labels are needed next, so that measures come out as if all labels were known.
+"""Name the passages to label next, so that measures come out as if all passages were labelled.
 
-Pure functions of lists and of the labels so far. Reading goes in rounds (``evaluation.plan.ShardPlans``): what is
-named is read, and the chooser is asked again, until it names nothing. No label that is left out can change a measure
-then, whatever its value in [0, 1].
+Pure functions of lists and of the labels so far. Reading goes in rounds (``evaluation.plan.ShardPlans``): named
+passages are read, and the chooser is called again, until it names none. No missing label can change a measure then,
+whatever its value in [0, 1].
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from engine.tables import DOC_ID, DOC_IDS, LABEL, QUERY_ID, RANK, RUN
 
 _READ_OF = [QUERY_ID, DOC_IDS]
 _LIST = [RUN, QUERY_ID]
-# The place of a passage in its list, from 1; how many before it are needed before it is, and read.
+# The place of a passage in its list, from 1; the number of needed passages before it; and of labelled ones in its list.
 _PLACE, _TURN, _READ = "place", "turn", "read"
 _ASKED = [QUERY_ID, DOC_ID, _TURN, _READ]
 
 
-# From reads to reads: those that are done to those that are needed next, those that are asked to those that are done.
+# Maps reads to reads: finished reads to needed reads, or requested reads to finished reads.
 Chooser = Callable[[pl.DataFrame], pl.DataFrame]
 
 
@@ -35,17 +35,17 @@ def next_reads(
     decide: Chooser,
     fused: bool = False,
 ) -> tuple[pl.DataFrame, bool]:
-    """The reads of a shard in the next round, with those of earlier ones, and whether these are all that will be.
+    """The reads of a shard in the next and earlier rounds, and whether further rounds add none.
 
-    Whole lists are read in any case; labels that the store has are not waited for.
+    Whole lists are read in any case; stored labels count at once, without a round.
 
     Args:
-        lists: ``query_id`` and ``doc_ids`` of all reads: the ``singles`` first, then those of whole lists.
-        singles: those of single passages, each once.
+        lists: ``query_id`` and ``doc_ids`` of all reads: first the ``singles``, then whole lists.
+        singles: reads of single passages, each once.
         before: the reads of earlier rounds; None before the first.
-        answered: gives those of some reads that are done, or failed.
-        decide: gives the reads of single passages that are needed next, by the reads that are done.
-        fused: whether the passages of a list are encoded with it: a later round would have to encode them again.
+        answered: maps reads to the finished or failed reads among them.
+        decide: maps finished reads to the reads of single passages that are needed next.
+        fused: whether a list's passages are encoded with it: a later round would have to encode them again.
     """
     whole, lists = lists.slice(singles.height), lists.unique(_READ_OF, maintain_order=True)
     new = whole if before is None else whole.join(before, on=_READ_OF, how="anti")
@@ -83,8 +83,8 @@ def decider(
     least: int,
     doubles: bool,
 ) -> Chooser:
-    """Gives the reads that the labels of others leave open; ``value`` gives the labels, the rest is as in ``next_pairs``."""
-    # What equal scores would give in another order is reported, too.
+    """A chooser by ``next_pairs``, which explains the other arguments; ``value`` gives the labels of reads."""
+    # Results under other orders of equal scores are reported, too.
     others = (
         rows.join(changed, on=_LIST, how="semi") for _, rows, changed in reordered_lists(runs)
     )
@@ -110,18 +110,17 @@ def next_pairs(
 ) -> pl.DataFrame:
     """``query_id`` and ``doc_id`` of the passages to label next; none once all measures are settled.
 
-    Where one list of a query does not need a passage, another may: the needs of all are united. Which labels decide a
-    measure, its class says (``Measure.reads``). Where all judged labels do, as they give the best order or the
-    number of the relevant, those within the cutoff go first, and the score is 0 where none of these counts; and
-    a measure of the best order needs no more than as many passages with the largest label, 1, as its cutoff
-    has ranks.
+    The needs of all lists of a query are united. ``Measure.reads`` says which labels decide a measure. If all judged
+    labels do, as for the best order or the number of relevant passages, passages within the cutoff go first, and the
+    score is 0 if none counts; a measure of the best order needs at most as many passages with the largest label, 1,
+    as its cutoff has ranks.
 
     Args:
-        lists: run tables: first the one that is scored, then lists of the same passages in other orders.
+        lists: run tables: first the scored table, then lists of the same passages in other orders.
         known: ``query_id``, ``doc_id``, ``label`` in [0, 1].
-        own_list: whether the list's own passages are judged, rather than those of all runs.
-        least: how many labels to ask for where so many may be needed: few lists go several ranks at a time.
-        doubles: whether each list asks for as many passages as it has read; fewer rounds, where each starts
+        own_list: whether a list's own passages are judged, rather than the passages of all runs.
+        least: labels to request per round, if so many may be needed: few lists go several ranks at a time.
+        doubles: whether each list requests as many passages as it has read; for fewer rounds if each starts
             processes.
     """
     places = [
@@ -170,7 +169,7 @@ def _needed(
     whole = (
         inside.group_by(_LIST).len().join(total, on=by).filter(pl.col("len") == pl.col("judged"))
     )
-    if reads == "recall":  # all that is relevant was found, or nothing
+    if reads == "recall":  # the list has all relevant passages, or none
         yield _in_turn(inside.join(whole, on=_LIST, how="semi"), useful)
         inside = inside.join(whole, on=_LIST, how="anti")
     unknown = inside.filter(lacking)
@@ -188,7 +187,7 @@ def _needed(
 
 
 def _in_turn(inside: pl.DataFrame, useful: pl.Expr, *, to_first: bool = False) -> pl.DataFrame:
-    """The passages of each list without a useful one; ``to_first``: or with others before that."""
+    """Unlabelled passages of lists without a useful passage; ``to_first``: also passages before the first useful one."""
     first = pl.col(_PLACE).filter(useful).min().over(_LIST)
     left = (pl.col(_PLACE) < first).fill_null(True) if to_first else first.is_null()
     rows = inside.with_columns(pl.col(LABEL).count().over(_LIST).cast(pl.Int64).alias(_READ))

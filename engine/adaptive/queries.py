@@ -1,15 +1,15 @@
-"""Read in rounds, in an order that does not depend on scores: until the runs are told apart, or a mean is known so well.
+"""Read queries in rounds, in an order independent of scores, until all pairs of runs are decided or intervals are narrow.
 
-A round evaluates the first queries of the order, labels and lists together, as any evaluation is; what was read
-before is in the store. Verdicts hold at any time of stopping (``statistics.until``), so that the rounds may end as
-soon as every pair of runs is decided. A run all of whose pairs are decided is read no further: what its other queries
-would give cannot change a decision. How many queries a round has follows from how many seem to be needed.
+A round evaluates the first queries of the order, labels and lists together, like any evaluation; earlier reads are in
+the store. Verdicts hold at any time of stopping (``statistics.until``), so rounds may end once every pair of runs is
+decided. A run stops once all its pairs are decided: further queries cannot change a decision. The size of a round
+follows from an estimate of the queries that are still needed.
 
-Queries that are added to a file come behind those that an evaluation has read: the next one goes on with the sequence of
-the last, and their verdicts hold together. So the read store keeps the order for each seed. How much was read depends on
-scores, through the stop; which query is the next one never does.
+Queries added to a file come after all queries that an evaluation has read: the next evaluation continues the sequence
+of the last, and their verdicts hold together. So the read store keeps the order for each seed. Scores decide, through
+the stop, the number of queries; they never decide which query comes next.
 
-To reach a width, the first rounds show how well labels foretell lists, and so how many are needed, with the labels of all.
+To reach a width, the first rounds show how well labels predict lists, and so how many lists are needed, given all labels.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from engine.statistics.single_labels import (
 from engine.tables import ANNOTATOR, CLUSTER, MEASURE, QUERY, QUERY_ID
 
 STOPPED, DECIDED, REACHED = "queries_not_read", "runs_read_less", "width_reached"
-# Queries of the first round; how much larger the next one is at least and at most.
+# Queries of the first round; the least and the largest growth of the next.
 FIRST_ROUND, _LEAST, _MOST = 32, 1.25, 2.0
-# Where the read store keeps the order of queries, for each seed.
+# The file in the read store with the order of queries, by seed.
 _KEPT = "reading-order-{}.txt"
 
 
 class Round(NamedTuple):
-    """What is read next.
+    """The extent of the next round.
 
     Attributes:
-        order: the clusters that queries are read in (``tables.CLUSTERS``).
-        last: the number of the last cluster that is read; None for all queries.
-        stopped: by run, the number of the last cluster that is read of it, where that comes earlier.
-        labels: whether passages of these runs are labelled all the same.
-        lists: how many whole lists of each run are read, where these are not those of all queries that are read.
+        order: clusters of queries, in the order of reading (``tables.CLUSTERS``).
+        last: the number of the last cluster to read; None for all queries.
+        stopped: for runs that stopped earlier, the number of their last cluster.
+        labels: whether passages of stopped runs are still labelled.
+        lists: the number of whole lists to read per run; None for the lists of all queries read.
     """
 
     order: pl.DataFrame
@@ -61,7 +61,7 @@ class Round(NamedTuple):
     lists: int | None = None
 
 
-# Names rounds; is sent the end-to-end scores and the scores by labels of what was read; returns notes.
+# Yields rounds; receives the end-to-end scores and the scores by labels so far; returns notes.
 Rounds = Generator[Round, tuple[pl.DataFrame, pl.DataFrame], tuple[Note, ...]]
 
 
@@ -76,14 +76,14 @@ def until_decided(
     alone: bool,
     end_to_end: bool,
 ) -> Rounds:
-    """Name the queries to read until every pair of runs is decided, or all are read.
+    """Name the queries to read until every pair of runs is decided, or all queries are read.
 
-    Lists of a run are read until it is told apart from every other one, and its passages labelled until then, too,
-    where no measure of other runs' lists needs these labels.
+    A run's lists are read until it is distinguished from every other run. Its passages are labelled until then, too,
+    unless measures of other runs' lists need these labels.
 
     Args:
-        queries: all of them, with a ``cluster`` where those of one are read together.
-        annotator: whose primary measure decides where there is no end-to-end score; ``largest``: of a list, by both.
+        queries: all queries, with a ``cluster`` if queries of a cluster are read together.
+        annotator: its primary measure decides if there is no end-to-end score; ``largest``: of a list, by both.
         alone: whether no score by labels depends on passages that other runs list.
     """
     order = reading_order(
@@ -115,7 +115,7 @@ def until_decided(
         if parts:
             left = {run for pair in pairs for run in pair}
             stopped |= {run: n for run in runs if run not in left | stopped.keys()}
-        # Of the queries that both runs of a pair have; others may lack scores (``missing``, ``failed_reads``).
+        # Scaled from queries that both runs of a pair share; others may lack scores (``missing``, ``failed_reads``).
         needed = [
             (found.needed(*pair, bootstrap.confidence) or 0) * n / found.shared(*pair)
             for pair in pairs
@@ -126,7 +126,7 @@ def until_decided(
 
 
 def to_width(queries: pl.DataFrame, runs: Sequence[str], bootstrap: Bootstrap) -> Rounds:
-    """Name as many whole lists of all queries as it takes until intervals are so wide; the note says how wide."""
+    """Name whole lists of all queries until intervals are as narrow as ``width``; the note reports the width reached."""
     order, of = reading_order(queries, bootstrap.seed), queries.height
     width, level = bootstrap.width or 0.0, 1 - bootstrap.confidence
     n, labelled = min(FIRST_LISTS, of), False
@@ -138,7 +138,7 @@ def to_width(queries: pl.DataFrame, runs: Sequence[str], bootstrap: Bootstrap) -
         found = _compare(runs, *tables)
         known, further = found[0].n if found else 0, (2 * n, labelled)
         if known >= LEAST_LISTS:
-            # Lists may lack scores: of reads that failed, or where a run lists nothing.
+            # Lists may lack scores: of failed reads, or if a run lists nothing.
             total = len(found[0].f) * of // (of if labelled else n)
             needed, to_all = next_lists(found, width, level, total, labelled=labelled)
             further = (of if needed >= total else -(-needed * n // known)), to_all
@@ -156,7 +156,7 @@ def to_width(queries: pl.DataFrame, runs: Sequence[str], bootstrap: Bootstrap) -
 
 
 def _compare(runs: Sequence[str], downstream: pl.DataFrame, scores: pl.DataFrame) -> list[Estimate]:
-    """The leads of every two runs, or the mean of the only one; nothing where a run has no score yet."""
+    """The leads of all pairs of runs, or the mean of a single run; empty if a run has no score yet."""
     means, leads = compared(downstream, scores)
     return (leads or list(means.values())) if {*means} == {*runs} else []
 
@@ -173,11 +173,11 @@ def _not_read(queries: int, stopped: Mapping[str, int], parts: Sequence[str]) ->
 def reading_order(
     queries: pl.DataFrame, seed: int, *, by_cluster: bool = False, store: Folder | None = None
 ) -> pl.DataFrame:
-    """All queries with the clusters that they are read in (``tables.CLUSTERS``), numbered in the order of reading.
+    """All queries with their clusters (``tables.CLUSTERS``), numbered in the order of reading.
 
     Args:
-        by_cluster: whether those of a ``cluster`` are read together; else each query is one by itself.
-        store: in which the order of earlier evaluations is kept; None for that of the seed alone.
+        by_cluster: whether queries of a ``cluster`` are read together; else each query is its own cluster.
+        store: has the order of earlier evaluations; None for the order of the seed alone.
     """
     unit = pl.col(CLUSTER if by_cluster else QUERY_ID)
     first = queries.select(pl.col(QUERY_ID).first().over(unit)).to_series()
@@ -191,7 +191,7 @@ def reading_order(
 def keep_order(
     queries: pl.DataFrame, order: pl.DataFrame, last: int, store: Folder, seed: int
 ) -> None:
-    """Note in the store that clusters up to the number ``last`` are read, behind all that were before."""
+    """Record in the store that clusters up to the number ``last`` are read, after all earlier ones."""
     read = order.filter(pl.col(CLUSTER) <= last).sort(CLUSTER, maintain_order=True)
     kept = dict.fromkeys(before := _kept(store, seed))
     kept |= dict.fromkeys(_keys(read.join(queries, on=QUERY_ID, maintain_order="left")))
@@ -207,5 +207,5 @@ def _kept(store: Folder, seed: int) -> list[str]:
 
 
 def _keys(queries: pl.DataFrame) -> pl.Series:
-    """A digest of each query's id and text: other data sets may have the same ids."""
+    """Digests of queries' ids and texts: other data sets may have the same ids."""
     return place_of(queries[QUERY_ID] + " " + queries[QUERY], 0)

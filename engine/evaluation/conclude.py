@@ -40,22 +40,22 @@ _MOST_SHORT = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """All tables of an evaluation, and what they cost (see ``engine.tables``).
+    """All tables of an evaluation, and its costs (see ``engine.tables``).
 
     Attributes:
-        inputs: what was evaluated, cut at the cutoff; without rows where that was done in parts.
-        queries, passages: how many were evaluated.
-        means: of every run, annotator and measure over queries, with their number ``n``.
-        end_to_end: the mean end-to-end score of every run, likewise.
-        undefined: the cells that have no meaning, and why (``tables.UNDEFINED``).
+        inputs: the evaluated inputs, cut at the cutoff; without rows if they were evaluated in parts.
+        queries, passages: numbers of evaluated queries and passages.
+        means: means over queries, by run, annotator and measure, with the number ``n`` of queries.
+        end_to_end: mean end-to-end scores by run, with ``n``.
+        undefined: cells without a meaning, with the reason (``tables.UNDEFINED``).
         longest: passages of the longest list within the cutoff.
-        clusters: of the queries (``tables.CLUSTERS``); ``Bootstrap.cluster`` says whether statistics make use of them.
-        readings: what was read, by the name of the role that read.
-        further: further tables of the annotators that were asked for, by name.
-        seconds: of the whole evaluation; 0 if not measured.
-        shards: what was evaluated, cut at the cutoff or at a larger one.
-        parts: the folder of the tables of passages (labels, traces, reads), a file for each shard; None where they are here.
-        sha256: digests of what was evaluated, where ``inputs`` has no rows.
+        clusters: clusters of queries (``tables.CLUSTERS``); statistics use them if ``Bootstrap.cluster`` is set.
+        readings: jobs with their costs, by role.
+        further: further tables of the annotators, by name.
+        seconds: duration of the whole evaluation; 0 if not measured.
+        shards: the evaluated inputs, cut at the cutoff or larger.
+        parts: the folder of the tables of passages (labels, traces, reads), a file for each shard; None if held here.
+        sha256: digests of the evaluated inputs if ``inputs`` has no rows.
     """
 
     settings: Settings
@@ -85,18 +85,18 @@ class Evaluation:
 
     @property
     def primary_measures(self) -> dict[str, str]:
-        """By annotator, the measure that it is compared by (``table.primary_measures``)."""
+        """The measure that comparisons use, by annotator (``table.primary_measures``)."""
         return primary_measures(self.means.select(ANNOTATOR, MEASURE).iter_rows())
 
     def further_table(self, name: str) -> pl.DataFrame:
-        """A further table of an annotator; empty where the annotator was not asked for."""
+        """A further table of an annotator; empty if the annotator took no part."""
         return self.further.get(name, pl.DataFrame())
 
 
 def largest_scores(settings: Settings, shards: InputShards) -> Callable[[str, str], float]:
-    """A function of annotator and measure that gives the largest possible score of a list, whatever labels were seen.
+    """A function from annotator and measure to the largest possible score of a list, independent of labels seen so far.
 
-    The largest label bounds sums of gains (DCG, ERR): 1 for the engine's own, that of the whole file for judgments, else infinite.
+    The largest label bounds sums of gains (DCG, ERR): 1 for the engine's labels, the file's largest for judgments, else ∞.
     """
 
     def largest(annotator: str, measure: str) -> float:
@@ -127,7 +127,7 @@ def refuse_unjudged(labelled_queries: Mapping[str, int]) -> None:
 def conclude(
     scored: ShardScores, readings: Mapping[str, Job], settings: Settings, shards: InputShards
 ) -> Evaluation:
-    """The evaluation that labels and scores of all queries give; of ``readings`` no tables are looked at.
+    """The evaluation from labels and scores of all queries; tables of ``readings`` are not used.
 
     Raises:
         InputError: an annotator labelled nothing.
@@ -195,7 +195,7 @@ def conclude(
 def is_told(
     note: Note, queries: int, passages: int, lengths: Iterable[tuple[str, int, int]]
 ) -> bool:
-    """Whether a note holds, of several queries and passages; and of several lists, where it is of lists."""
+    """Whether a note holds: equal labels, scores or lists need several queries and passages, equal lists several lists."""
     if note.code not in (ALIKE_LABELS, ALIKE_SCORES, ALIKE_LISTS):
         return True
     listed = sum(lists for run, length, lists in lengths if length and run in note.about)
@@ -251,7 +251,7 @@ def _notes(
 
 
 def _means(table: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """Means of ``value`` over queries; sorted, so that they are the same to the last bit in any order of queries."""
+    """Means of ``value`` over queries; values are sorted, so that the order of queries changes no bit."""
     mean = pl.col(VALUE).sort().mean()
     return table.group_by(by, maintain_order=True).agg(mean, pl.len().alias(N))
 
@@ -328,7 +328,7 @@ def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]
     of_first = pl.col(ANNOTATOR) == settings.resolved.listed[0].name
     of_runs = pl.col(RUN) != pl.col(RUN_B)
     drawn = pl.col(tables.METHOD) != STUDENTIZED
-    # As the p-values are corrected: see ``compare_cells``.
+    # Families of the correction of p-values: see ``compare_cells``.
     families = (
         compared.filter(drawn, family, pl.col(tables.p_of(tables.TAU)).is_not_nan())
         for family in (of_runs, ~of_runs & of_first, ~of_runs & ~of_first)

@@ -1,4 +1,4 @@
-"""The read jobs of an evaluation, and all that its processes share: who reads what with which prompt, for which settings."""
+"""The read jobs of an evaluation (reader, prompt, requests), and the state that its processes share."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
 from engine.tables import ANSWERS, DOC_IDS, QUERY, QUERY_ID
 
-# Changed when equal inputs and settings would give other tables, or manifests.
+# To be raised if equal inputs and settings would give other tables, or manifests.
 _VERSION = 10
 # Settings that change neither labels nor scores.
 WITHOUT_EFFECT = (
-    # Which queries and lists are read decides what is scored.
+    # These decide which queries and lists are read, and so the scores.
     *(name for name in BOOTSTRAP_FIELDS if name not in ("until", "lists", "width")),
-    "engine",  # what it came to is in the readers' fingerprints
+    "engine",  # the readers' fingerprints name the engine in use
     "memory",
     "actors",
     "gpus_per_actor",
     "cpus_per_actor",
     "accelerator_type",
-    "reread",  # what it comes to is in the fingerprints, too
+    "reread",  # its effect is in the fingerprints, too
     "shard_pairs",
-    *(entry.name for entry in fields(ApiSettings)),  # what they decide is in the fingerprints, too
+    *(entry.name for entry in fields(ApiSettings)),  # their effect is in the fingerprints, too
 )
 NO_LISTS = pl.DataFrame(schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)})
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked of a role, the reader that does it, and the prompt that the reader is given; and what its reads cost."""
+    """The request to a role, its reader, the reader's prompt, and the costs of the reads."""
 
     ask: Ask
     spec: ReaderSpec
@@ -70,17 +70,17 @@ class Job:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Jobs of equal identity are one job: the same reader in the same role, asked the same way."""
+        """Jobs of equal identity are one job: the same reader in the same role with the same prompt."""
         return self.ask.role.name, self.spec, self.prompt.digest, self.prompt.fused
 
     @property
     def key(self) -> str:
-        """The identity as a text, which is the same for every evaluation."""
+        """The identity as a text, stable across evaluations."""
         fused = "-fused" if self.prompt.fused else ""
         return f"{self.ask.role.name}-{self.spec.fingerprint}-{self.prompt.digest}{fused}"
 
     def lists(self, pairs: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
-        """``query_id`` and ``doc_ids`` of its reads: each of the pairs alone, each of the lists, and queries without passages."""
+        """``query_id`` and ``doc_ids`` of its reads: single passages, whole lists, and queries without passages."""
         kinds = alone(pairs), lists.select(IDENTITY), closed_book(pairs)
         asked = self.ask.singles, self.ask.lists, self.ask.closed
         return pl.concat([NO_LISTS, *itertools.compress(kinds, asked)])
@@ -105,17 +105,17 @@ OnUnit = Callable[[str, UnitResult, tuple[int, int], PoolTotals], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """How an evaluation is run; no figure depends on it but for the executor.
+    """How an evaluation runs; of all this, only the executor may change figures.
 
     Attributes:
         store: the read store, a path or an address.
-        on_progress: called with the distinct reads done and wanted. Until all shards are planned, the
-            latter is an estimate from above.
-        on_event: told one line when nodes of the cluster come or go, actors restart, or the job waits.
-        on_unit: called as a unit ends, with the name of its role, what ``on_progress`` is called with, and what happened
-            to its actors, which goes on changing. ``wanted`` and ``reused`` of its plan come with the
-            first unit alone, so they add up. Before the first unit of a role, it is called with one of nothing.
-        executor: a program of the user's that does the reads instead of the readers, given their
+        on_progress: called with the distinct reads done and wanted. Until all shards are planned, the wanted reads
+            are an upper estimate.
+        on_event: called with a line when nodes of the cluster come or go, actors restart, or the job waits.
+        on_unit: called as a unit ends, with the name of its role, the unit, the arguments of ``on_progress``, and the
+            totals of its actors, which go on changing. ``wanted`` and ``reused`` of its plan come with the
+            first unit alone, so they add up. Before a role's first unit, it is called with an empty unit.
+        executor: a program of the user's that does the reads instead of the readers, from their
             prompts (docs/guide/python.md). The store keeps its reads under its name if it is a
             ``NamedExecutor``; otherwise they are neither stored nor looked up.
         host: hosts the readers.
@@ -136,16 +136,16 @@ class Context:
 
 @dataclass(frozen=True)
 class Run:
-    """An evaluation, or a study, as every process that works on it gets it.
+    """An evaluation or a study, as sent to every process that works on it.
 
     Attributes:
         conditions: the settings; several make a study.
-        roles: of each condition, who reads what, by the name of the role.
-        jobs: the same of all conditions together, each reader with its prompt once.
-        parts: of each condition, where the tables of its shards are.
-        unkept: the store, for as long as the evaluation lasts, of reads that no later one may look up.
+        roles: by condition, the jobs by name of the role.
+        jobs: the distinct jobs of all conditions.
+        parts: by condition, the folder of its shards' tables.
+        unkept: a store for the length of the evaluation, of reads that no later evaluation may look up.
         is_held: whether the driver holds inputs and scores; else they are files, which workers see.
-        versions: of the driver.
+        versions: versions of the driver's packages.
     """
 
     shards: InputShards
@@ -159,7 +159,7 @@ class Run:
     versions: Mapping[str, str] = field(default_factory=versions)
 
     def read(self, shard: int) -> tuple[EvaluationInputs, ...]:
-        """The inputs of a shard, as each condition has them."""
+        """The inputs of a shard, by condition."""
         return self._held if self.is_held else cut_for(self.shards.read(shard), self.conditions)
 
     @cached_property
@@ -167,19 +167,19 @@ class Run:
         return cut_for(self.shards.read(0), self.conditions)
 
     def refuse_others(self) -> None:
-        """Refuse, with an InputError, to work in a process that has other versions than the driver."""
+        """Raise an InputError in a process with other versions than the driver."""
         refuse_other_versions(self.versions, versions(), f"node {platform.node()}")
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        # Settings may hold functions of the user's, whose files other machines lack.
+        # Settings may hold the user's functions, whose files other machines lack.
         return by_value(Run, *(getattr(self, entry.name) for entry in fields(self)))
 
     def place(self, job: Job) -> Folder:
-        """The store that the reads of a job go to."""
+        """The store for the reads of a job."""
         return self.store if job.spec.is_kept else self.unkept
 
     def before(self, job: Job) -> tuple[Job, ...]:
-        """Jobs of the same reader that come before one, and do the reads that both want."""
+        """Earlier jobs of the same reader, which do the reads that both want."""
         place = self.jobs.index(job)
         same = job.spec.fingerprint
         return tuple(earlier for earlier in self.jobs[:place] if earlier.spec.fingerprint == same)
@@ -193,11 +193,11 @@ def specify_jobs(
     store: Folder | None = None,
     begun: str = "",
 ) -> list[Job]:
-    """The readers that are asked, or the executor that stands in for them, with their prompts.
+    """The jobs of some requests: readers, or the executor in their place, with prompts.
 
-    Where no precision is given, it is that of the nodes that will read, for which ``on_event`` may hear us wait. A
-    ``store`` that vLLM's reads of a model are in decides for vLLM, where ``engine`` leaves it open; and it is looked at
-    for whose the reads are that it has (``identity.identified``, which says what ``begun`` is).
+    The default precision is that of the reading nodes, for which ``on_event`` may report a wait. If ``engine`` is auto,
+    a ``store`` with mostly vLLM's reads of a model selects vLLM. The store's reads are checked for their origin
+    (``identity.identified``, which documents ``begun``).
     """
     jobs: list[Job] = []
     pool, how = settings.running.pool(), (settings.reader, settings.running, settings.api)
@@ -225,7 +225,7 @@ def specify_jobs(
 
 
 def _as_stored(jobs: Sequence[Job], store: Folder) -> list[Job]:
-    """The jobs, on vLLM where it did most of the reads of their model that the store has."""
+    """The jobs, on vLLM if it made most of the stored reads of their model."""
     others = [replace(job, spec=replace(job.spec, engine="vllm")) for job in jobs]
     more = Counter[tuple[object, ...]]()
     for job, other in zip(jobs, others, strict=True):
@@ -264,10 +264,10 @@ def tell_engines(jobs: Sequence[Job], settings: Settings, on_event: OnEvent) -> 
 
 
 def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> str:
-    """A digest of all that decides labels and scores: inputs, settings, and who reads with which prompt.
+    """A digest of all that decides labels and scores: inputs, settings, readers and prompts.
 
-    The names of all runs count apart from the shards: one that lists nothing for a shard's queries
-    is not in its files, and has scores for them. Where it is not ``is_lasting``, it is another one each time.
+    The names of all runs count apart from the shards: a run that lists nothing for a shard's queries is not in its
+    files, and has scores for them. If the settings are not ``is_lasting``, every call gives another digest.
     """
     decisive = {
         name: value for name, value in settings.flat().items() if name not in WITHOUT_EFFECT
@@ -285,7 +285,7 @@ def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> s
 
 
 def is_lasting(settings: Settings, jobs: Iterable[Job]) -> bool:
-    """Whether all that decides labels and scores is known, which what functions of the user's do is not."""
+    """Whether labels and scores are reproducible: the user's functions may change unnoticed."""
     return not settings.has_functions and all(job.spec.is_kept for job in jobs)
 
 

@@ -1,8 +1,8 @@
-"""Keep the plan and the scores of each shard in a folder, at a path, at an address, or in memory.
+"""Keep the plans and the scores of shards in a folder, at a path, at an address, or in memory.
 
-Tables of passages (labels, traces, reads) are files, one for each shard; what the whole needs of a shard (scores by
-query, notes, counts) is small, and stands in further files. The last of them is the shard's manifest, which has the
-digests of the others: where it is, the shard is done.
+Tables of passages (labels, traces, reads) are files, one for each shard. Small results for the conclusion (scores by
+query, notes, counts) are further files. A shard's last file is its manifest, with the digests of the others: it
+marks a finished shard.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from engine.sources.io.locations import Location
 from engine.sources.io.parallel import mapped
 from engine.sources.io.parquet import read_parquet
 
-# What the names of files begin with where a table of passages is delivered as a folder of them.
+# Prefix of file names in the delivered folder of a table of passages.
 _PART = "part-"
 _PLANS, _MANIFESTS = "plans", "manifests"
-# The folder of reads that no later evaluation may look up; laid out as a store.
+# The folder of reads that no later evaluation may look up; it has the layout of a store.
 UNKEPT = "unkept"
 _OWN = r"\d{6}(-[0-9a-f]{32}(-failed)?\.json|\.parquet)"
 _NO_PASSAGES = {
@@ -44,19 +44,19 @@ _NO_PASSAGES = {
 }
 _DIGESTS = "digests"
 _OF_QUERIES = ("query_scores", "reordered", "downstream", "undefined", "label_lists")
-# The fields of ``ShardScores`` that a manifest has as they are, and the key of each.
+# Fields of ``ShardScores`` that a manifest has unchanged, and their keys.
 _AS_NAMED = ("queries", "passages", "real_valued", "largest", "truncated", "left_out", "cut_runs")
 _SMALL = {"labelled_queries": "judged", **{name: name for name in (*_AS_NAMED, "lengths")}}
 
 
 @dataclass(frozen=True)
 class ShardFolder:
-    """The plans and scores of the shards of an evaluation, in a folder that whoever plans and scores sees.
+    """Plans and scores of an evaluation's shards, in a folder that all planning and scoring processes see.
 
     Attributes:
-        further: names of the further tables that the annotators leave; ``merged`` of them are needed as a whole.
-        is_lasting: whether another evaluation may take up its shards.
-        is_whole: whether scores come with the tables of passages, as where an evaluation is held.
+        further: names of the annotators' further tables; the conclusion needs ``merged`` as a whole.
+        is_lasting: whether another evaluation may reuse the shards.
+        is_whole: whether scores include the tables of passages, as in an evaluation held in memory.
     """
 
     folder: Folder
@@ -72,13 +72,13 @@ class ShardFolder:
 
     def plan(self, job: str, shard: int) -> pl.DataFrame | None:
         folder, file = self.folder / _PLANS / job, _file(shard)
-        # Of a pass that was stopped, it says which reads come first: a damaged one is made anew.
+        # The plan of a stopped pass sets the order of reads: without it, a new plan replaces it.
         with contextlib.suppress(FileNotFoundError, InputError):
             return read_parquet(folder.place(file), content=folder.read(file))
         return None
 
     def needed_plan(self, job: str, shard: int) -> pl.DataFrame:
-        """The plan of a job, which was made."""
+        """The plan of a job, which must exist."""
         return self._needed(f"{_PLANS}/{job}", shard)
 
     def keep_plan(self, job: str, shard: int, plan: pl.DataFrame) -> None:
@@ -101,7 +101,7 @@ class ShardFolder:
         (self.folder / _MANIFESTS).write(_manifest(shard, failed=failed), manifest)
 
     def scores(self, shard: Shard) -> ShardScores:
-        """The scores of a shard that was scored."""
+        """The scores of a scored shard."""
         manifests, number = self.folder / _MANIFESTS, shard.number
         try:
             written = manifests.read(_manifest(shard))
@@ -137,7 +137,7 @@ class ShardFolder:
         return (self._needed(name, shard.number) for shard in shards)
 
     def deliver(self, name: str, shards: Sequence[Shard], folder: Path) -> None:
-        """Put a table of passages into an empty folder, a file for each shard; files are shared where that can be."""
+        """Put a table of passages into an empty folder, a file for each shard; files are hard links if possible."""
         folder.mkdir(parents=True)
         source = self.folder / name
         for shard in shards:
@@ -157,7 +157,7 @@ class ShardFolder:
             return pl.read_parquet(io.BytesIO((self.folder / name).read(_file(shard))))
 
     def unfinished(self, shards: Sequence[Shard]) -> dict[int, bool]:
-        """The shards to score, by number: without a manifest of reads that all succeeded, or (True) with other tables than it says."""
+        """Shards to score, by number: True if tables differ from the manifest, False if none shows that all reads succeeded."""
         names = set((self.folder / _MANIFESTS).names())
         scored = [shard for shard in shards if _manifest(shard) in names]
         checked = dict(zip(scored, mapped(self._is_whole, scored), strict=True))
@@ -181,12 +181,12 @@ def _linked(file: Location, target: Path) -> bool:
 
 
 def delivered(folder: Folder) -> Iterator[str]:
-    """The names, in the folder of a table, of the files that ``ShardFolder.deliver`` put there."""
+    """The names of the files that ``ShardFolder.deliver`` put into the folder of a table."""
     yield from (name for name in folder.names() if re.fullmatch(rf"{_PART}\d{{6}}\.parquet", name))
 
 
 def shard_tables(folder: Folder, *, other_than: Sequence[str]) -> Iterator[str]:
-    """The names, in ``folder``, of all tables and manifests of evaluations, but for some of them."""
+    """The names, in ``folder``, of tables and manifests of all evaluations but ``other_than``."""
     for evaluation in folder.folders():
         if evaluation in other_than or not re.fullmatch(r"[0-9a-f]{16}", evaluation):
             continue
@@ -203,7 +203,7 @@ def _own_files(folder: Folder) -> Iterator[str]:
 
 
 def _manifest(shard: Shard, *, failed: bool = False) -> str:
-    """The name of a shard's manifest: a listing tells what is done, and whether reads failed, which are tried again."""
+    """The name of a shard's manifest: a listing shows finished shards, and shards with failed reads, which are retried."""
     return f"{shard.number:06d}-{shard.digest[:32]}{'-failed' if failed else ''}.json"
 
 
@@ -216,7 +216,7 @@ def _told(scores: ShardScores) -> dict[str, Any]:
 
 
 def _unlisted(value: object) -> object:
-    """A field of ``ShardScores``: JSON has lists where it has tuples."""
+    """A field of ``ShardScores``, with tuples for JSON's lists."""
     return tuple(map(_unlisted, value)) if isinstance(value, list) else value
 
 
@@ -232,7 +232,7 @@ def _content(table: pl.DataFrame) -> bytes:
 
 @contextlib.contextmanager
 def all_there(folder: Folder, shard: int) -> Iterator[None]:
-    """Turn what is wrong with a file of an evaluation's own into an error that says what to do."""
+    """Turn errors on a file of the evaluation into an InputError with a remedy."""
     try:
         yield
     except FileNotFoundError:

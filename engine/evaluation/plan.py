@@ -1,8 +1,8 @@
-"""Plan the reads of a shard: which lists and passages they are, and which of them are left to read.
+"""Plan the reads of a shard: its lists and passages, and the reads that are left to do.
 
-The plan of a shard for a job is kept until all shards are scored. It has all reads at once; or, where labels are
-lazy, those of the rounds so far: a chooser names the reads that the labels so far leave open, as long as the store has
-them, so that an evaluation that was stopped goes on where it was.
+The plan of a shard for a job is kept until all shards are scored. It has all reads at once, or, with lazy labels, the
+reads of the rounds so far: a chooser names the reads that the labels so far leave open. It goes on while the store has
+the answers, so a stopped evaluation resumes there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from engine.tables import (
 
 
 def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
-    """``run``, ``query_id``, ``doc_ids``: what the reader of whole lists is given, of ``settings.cut_for``."""
+    """``run``, ``query_id``, ``doc_ids`` of the lists for end-to-end reads; ``inputs``: as of ``settings.cut_for``."""
     runs = inputs.runs
     listed = (
         runs.sort(RUN, QUERY_ID, RANK)
@@ -79,7 +79,7 @@ def with_share(settings: Settings, query_ids: pl.Series, each: float = 1) -> Set
 
 
 def asked(run: Run, job: Job, inputs: EvaluationInputs, condition: int) -> pl.DataFrame:
-    """``query_id`` and ``doc_ids`` of the reads that a condition asks a job for, of a shard."""
+    """``query_id`` and ``doc_ids`` of the reads of a shard that a condition needs from a job."""
     own = run.roles[condition].get(job.ask.role.name)
     if own is None or own.identity != job.identity:
         return NO_LISTS
@@ -87,20 +87,19 @@ def asked(run: Run, job: Job, inputs: EvaluationInputs, condition: int) -> pl.Da
 
 
 def wanted_of(run: Run, job: Job, shard: Sequence[EvaluationInputs]) -> pl.DataFrame:
-    """The reads that some condition asks a job for, of a shard (``reading.plan.WANTED``)."""
+    """The reads of a shard that any condition needs from a job (``reading.plan.WANTED``)."""
     lists = [asked(run, job, inputs, number) for number, inputs in enumerate(shard)]
     distinct = lists[0] if len(lists) == 1 else pl.concat(lists).unique(maintain_order=True)
     deepest = max(shard, key=lambda inputs: inputs.corpus.height)  # has the others' passages
     return job.wanted(distinct, deepest.queries, deepest.corpus)
 
 
-# Columns of a plan that say how it was made: for which pass over the shards (``store.Listing.made``),
-# which reads are stored or done by another job, which files of the store were damaged, and whether it is the
-# last of its shard.
+# Columns of a plan on its origin: the pass over the shards (``store.Listing.made``), whether a read is stored or done
+# by another job, the damaged files of the store, and whether the plan is the last of its shard.
 _PASS, _STORED, _DAMAGED, _LAST = "pass", "stored", "damaged", "last"
-# Reads that failed, by their keys: of which query, and why.
+# Failed reads, by key: the query's id, and the reason.
 Failures = Mapping[str, tuple[str, str]]
-# By a reader's fingerprint, the files of the store that may have its reads of a shard.
+# Files of the store that may have a reader's reads of a shard, by the reader's fingerprint.
 Files = Mapping[str, store.Listing]
 
 
@@ -109,11 +108,12 @@ class ShardPlans:
     """Plans the reads of jobs that share a model (``reading.plan.Plans``).
 
     Attributes:
-        places: of the jobs, among those of ``run``.
-        listings: what the store had of each when this pass over the shards began.
-        shards: of this pass, in their order.
-        failures: of each job, by shard, the reads that failed in earlier rounds: no answer, and not read again.
-        actors: for which units are cut, and whether these have GPUs.
+        places: indices of the jobs in ``run.jobs``.
+        listings: by job, the files in the store when this pass over the shards began.
+        shards: numbers of the shards of this pass, in order.
+        failures: by job and shard, failed reads of earlier rounds: no answer, and not read again.
+        actors: the number of actors, which decides the size of units.
+        gpu: whether actors have GPUs.
         restarts: whether each round of lazy labels starts processes.
     """
 
@@ -131,7 +131,7 @@ class ShardPlans:
         job, known = self.run.jobs[self.places[role]], self.run.shards.shards
         inputs = self.run.read(shard)
         earlier: list[pl.DataFrame] = []
-        if is_lazy(self.run, job):  # nobody knows which reads another job will do
+        if is_lazy(self.run, job):  # the reads of other jobs are not known yet
             wanted, last = self._chosen(shard, role, inputs[0])
         else:
             wanted, last = self._adopted(job, wanted_of(self.run, job, inputs)), True
@@ -148,7 +148,7 @@ class ShardPlans:
             damaged=() if shard_plan.is_empty() else tuple(shard_plan[_DAMAGED][0]),
             last=last,
         )
-        # As if all shards were like this one: units are as large as all that is left lets them be.
+        # Units are as large as the remaining reads allow, if all shards were like this one.
         tokens, own = plan.size, max(1, known[shard].pairs)
         pairs = [known[number].pairs for number in self.shards]
         behind = tokens * sum(pairs[self.shards.index(shard) + 1 :]) // own
@@ -158,16 +158,16 @@ class ShardPlans:
         return plan.sized(total, actors=self.actors, gpu=self.gpu, alone=alone)
 
     def made(self) -> MadePlans:
-        """The plans of the only shard, made in this process, which holds the inputs."""
+        """The plans of the only shard, computed in this process, which holds the inputs."""
         return MadePlans([self(self.shards[0], role) for role in range(len(self.places))])
 
     def _chosen(self, shard: int, role: int, inputs: EvaluationInputs) -> tuple[pl.DataFrame, bool]:
-        """The reads that a chooser names by the labels so far, and whether these are all that will be."""
+        """The reads that a chooser names from the labels so far, and whether they are final."""
         from engine.adaptive.labels import decider, next_reads
 
         run, job, settings = self.run, self.run.jobs[self.places[role]], self.run.conditions[0]
         before = run.parts[0].plan(plan_name(run, job), shard)
-        # Half of a batch for each actor of this shard, or as many requests as are under way at a time.
+        # Half a batch for each actor of this shard, or as many requests as the server gets at a time.
         size = max(1, int(inputs.corpus[TEXT].str.len_chars().sum()) // 4)
         batch = GPU_BATCH_TOKENS if self.gpu else CPU_BATCH_TOKENS
         least = -(-self.actors // len(self.shards)) * batch * inputs.corpus.height // (2 * size)
@@ -188,7 +188,7 @@ class ShardPlans:
             return self._adopted(job, job.wanted(lists, inputs.queries, inputs.corpus))
 
         def answered(lists: pl.DataFrame) -> pl.DataFrame:
-            """Those of the reads that are done, or failed."""
+            """The finished or failed reads."""
             asked = wanted(lists)
             stored = self._stored_reads(role, asked, run.shards.shards[shard].span)
             reads = with_failures(asked, stored.reads, self.failures[role].get(shard, {}))
@@ -207,7 +207,7 @@ class ShardPlans:
         return wanted(lists), last
 
     def _adopted(self, job: Job, wanted: pl.DataFrame) -> pl.DataFrame:
-        """The reads that are asked for, once those that the store has under earlier keys stand under theirs."""
+        """The wanted reads, after stored reads with earlier keys are copied to the current keys."""
         spec, place = job.spec, self.run.store
         store.add(place, spec.fingerprint, earlier_reads(spec, place, wanted))
         return wanted
@@ -225,7 +225,7 @@ class ShardPlans:
         if before is not None and before[_PASS].first() == made:
             return before
         known = self._stored_reads(role, identified, self.run.shards.shards[shard].span)
-        # What failed in an earlier round is not read again.
+        # Failed reads of earlier rounds are not read again.
         failed = pl.Series(READ_KEY, list(self.failures[role].get(shard, ())), pl.String)
         stored = pl.concat([known.reads[READ_KEY], failed, *(reads[READ_KEY] for reads in earlier)])
         plan = identified.with_columns(
@@ -241,33 +241,33 @@ class ShardPlans:
         self, role: int, reads: pl.DataFrame, span: Range | None
     ) -> store.StoredReads:
         listing, spec = self.listings[role], self.run.jobs[self.places[role]].spec
-        if spec.earlier:  # what came from there is not listed yet
+        if spec.earlier:  # reads copied from earlier keys are not listed yet
             names = store.listing(self.run.store, spec.fingerprint).names
             listing = replace(listing, names=names)
         return store.find(listing, reads[READ_KEY].unique(), span=span)
 
 
 def is_lazy(run: Run, job: Job) -> bool:
-    """Whether only those single passages are read for a job whose labels are needed."""
+    """Whether a job reads only the single passages whose labels are needed."""
     settings = run.conditions[0]
     asking = [ask.role for ask in settings.resolved.asks.values()]
     return settings.running.lazy and job.ask.role in asking
 
 
 def plan_name(run: Run, job: Job) -> str:
-    """The name that the plans of a job have."""
+    """The name of a job's plans."""
     name = job.ask.role.name
     return f"{name}-{run.jobs.index(job)}" if len(run.conditions) > 1 else name
 
 
 def planned_reads(run: Run, job: Job, shard: int, failures: Failures, files: Files) -> pl.DataFrame:
-    """The reads of a job, as they were planned, from the store (``tables.READS``), further ``failure``.
+    """The planned reads of a job, from the store (``tables.READS`` and ``failure``).
 
     Raises:
-        ReadError: reads are lost, or a reader wrote where it had to choose.
+        ReadError: reads are lost, or a reader that had to choose wrote text.
     """
     wanted = run.parts[0].needed_plan(plan_name(run, job), shard)
-    # What came from earlier keys has no unit.
+    # Reads copied from earlier keys belong to no unit.
     listed = store.listing(run.store, job.spec.fingerprint) if job.spec.earlier else None
     listing, span = listed or files[job.spec.fingerprint], run.shards.shards[shard].span
     outputs = store.find(listing, wanted[READ_KEY], span=span).reads
@@ -289,7 +289,7 @@ def with_failures(wanted: pl.DataFrame, outputs: pl.DataFrame, failures: Failure
 
 
 def _refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:
-    """Without its probability, what had to be a choice would silently count as no (NaN: as yes)."""
+    """Refuse choices without a probability, which would silently count as no (NaN: as yes)."""
     unsure = reads[CONFIDENCE].is_null() | reads[CONFIDENCE].is_nan().fill_null(False)
     written = reads[FAILURE].is_null() & unsure
     if (spec.choices or spec.scores) and written.any():

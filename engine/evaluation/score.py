@@ -1,7 +1,7 @@
 """Label and score queries from inputs and reads.
 
 Each query is scored by itself, so several machines can score parts of an evaluation, which ``merge`` joins.
-``conclude`` makes what concerns all queries together: statistics, verdict.
+``conclude`` adds statistics and the verdict, over all queries.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, FAILURE, LABEL, QUERY_ID, 
 UNREAD = "labels_not_needed"
 ALIKE_LABELS, ALIKE_SCORES, ALIKE_LISTS = "alike_labels", "alike_scores", "alike_lists"
 _SHOWN = 3
-# What identifies a read of an evaluation: the query, and its passages in their order.
+# Columns that identify a read of an evaluation: the query, and its passages in order.
 IDENTITY = (QUERY_ID, DOC_IDS)
-# The same where several texts are scored behind one prompt: they have one key each.
+# With the key, since each text scored behind one prompt has its own.
 _READ = (*IDENTITY, READ_KEY)
 _NO_READS = tables.empty({**tables.READS, FAILURE: pl.String()})
 # Distinct reads by kind, and how many failed.
@@ -48,17 +48,17 @@ class ShardScores:
     """Labels and scores of some queries, or of all.
 
     Attributes:
-        labels, traces, reads: tables of all listed passages; empty in what was merged.
-        further: further tables, or the outcomes that they are concluded from, by the name of the table; in
-            what was merged the latter alone.
+        labels, traces, reads: tables of all listed passages; empty in merged scores.
+        further: further tables, or the outcomes that they are concluded from, by the name of the table; merged
+            scores have outcomes only.
         query_scores, undefined, downstream, label_lists: see ``engine.tables``.
         reordered: scores with equal scores in another order (``ranking.ties.REORDERED``).
-        labelled_queries: of how many queries each annotator labelled something.
-        real_valued: annotators of whose labels some lie between whole numbers.
-        largest: the largest label of each annotator, 0 or more.
+        labelled_queries: the number of queries with labels, by annotator.
+        real_valued: annotators with fractional labels.
+        largest: the largest label, 0 or more, by annotator.
         truncated: reads whose input was cut.
-        left_out: queries that failed reads leave out of some figure.
-        lengths: a run, a length and how many of its lists within the cutoff have it.
+        left_out: queries left out of some figure because of failed reads.
+        lengths: run, length, and number of the run's lists of that length within the cutoff.
         role_reads, job_reads: counts of reads by role, and by the key of a job of all settings together.
     """
 
@@ -87,7 +87,7 @@ class ShardScores:
 
     @property
     def above_one(self) -> tuple[str, ...]:
-        """Annotators of whose labels some lie between whole numbers, and these or others exceed 1."""
+        """Annotators with fractional labels, and labels above 1."""
         return tuple(name for name in self.real_valued if self.largest[name] > 1)
 
 
@@ -102,10 +102,10 @@ def score(
     Args:
         inputs: at the cutoff of the settings.
         lists: ``run``, ``query_id``, ``doc_ids`` of the lists that are read whole.
-        read: by role, the reader, and all reads that the settings ask for, or more (``tables.READS``, ``failure``).
+        read: by role, the reader, and at least the reads that the settings need (``tables.READS``, ``failure``).
 
     Raises:
-        InputError: a label is out of range, or the labels have none of the measures.
+        InputError: a label is out of range, or no measure fits the labels.
     """
     listed, pairs = settings.resolved.listed, pairs_to_label(inputs)
     reads = {role: own for role, (_, own) in read.items()}
@@ -146,7 +146,7 @@ def score(
 
 
 def count_reads(reads: pl.DataFrame) -> ReadCounts:
-    """The distinct reads of a table by kind, and how many failed."""
+    """The distinct reads of a table by kind, and the number of failed reads."""
     return wanted_kinds(reads), reads.filter(pl.col(FAILURE).is_not_null())[READ_KEY].n_unique()
 
 
@@ -167,7 +167,7 @@ def closed_book(pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def reads_of(reads: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
-    """The reads of ``lists``, a row for each, in its order, or for each text that is scored; all must have been asked."""
+    """The reads of ``lists``, in order, a row per list or per scored text; a ValueError if one is missing."""
     distinct = reads.unique(_READ, keep="first", maintain_order=True)
     asked = lists.select(IDENTITY).join(
         distinct, on=IDENTITY, how="left", maintain_order="left_right"
@@ -180,13 +180,13 @@ def reads_of(reads: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
 def merge(
     parts: Sequence[ShardScores], settings: Settings, *, runs: Sequence[str], passages: int
 ) -> ShardScores:
-    """Merge the scores of parts. A measure of both may be undefined for the whole, whose labels decide its meaning.
+    """Merge the scores of parts. A measure defined in all parts may be undefined for the labels of the whole.
 
     Args:
-        passages: how many are listed; the parts may share some.
+        passages: the number of listed passages; the parts may share some.
 
     Raises:
-        InputError: the labels of an annotator have none of the measures.
+        InputError: no measure fits the labels of an annotator.
     """
     first = parts[0]
     annotators = list(first.labelled_queries)
@@ -286,11 +286,11 @@ def label(
     *,
     reads: pl.DataFrame = _NO_READS,
 ) -> Labelled:
-    """Have an annotator label the pairs, and check its tables; ``labelled``: by name, what it rests on, or more.
+    """Have an annotator label the pairs, and check its tables; ``labelled``: at least the labels that it rests on.
 
     Raises:
-        ValueError: labels or further tables with other columns, or labels in another name.
-        PartialCorpusError: it looks at the corpus, and the inputs are a part.
+        ValueError: labels or further tables with wrong columns, or labels in the name of another annotator.
+        PartialCorpusError: the annotator needs the whole corpus, and the inputs are a part.
     """
     made = annotator.label(
         Material(
@@ -356,7 +356,7 @@ def _score_labels(
 ) -> _AnnotatorScores:
     labels = labelled[annotator.name]
     if settings.running.lazy and annotator.name in settings.resolved.asks:
-        # Whatever these labels are, no score depends on them.
+        # No score depends on unread labels: any value will do.
         unread = pl.col(LABEL).fill_null(0.0)
         labels = replace(labels, labels=labels.labels.with_columns(unread))
     scored = _score_annotator(annotator, labels, inputs, settings)
@@ -381,8 +381,8 @@ def _score_annotator(
     unjudged, missing = set(labelled.unjudged), settings.ranking.missing
     query_ids = [query for query in inputs.queries[QUERY_ID] if query not in unjudged]
     if labels.is_empty():
-        # Of a part for whose queries nothing is listed. Scores name the annotator as its labels do, so
-        # one label stands for none: below 0, of no passage.
+        # No passages are listed in this part. Scores take the annotator's name from labels, so a dummy label
+        # stands in: below 0, of no passage.
         nothing = {QUERY_ID: query_ids[:1], DOC_ID: "", ANNOTATOR: annotator.name, LABEL: -1.0}
         labels = pl.DataFrame(nothing, {name: tables.LABELS[name] for name in nothing})
     names = inputs.run_names
@@ -415,14 +415,14 @@ def _score_annotator(
 def split_measures(
     annotator: str, settings: Settings, *, real_valued: bool, exceeding: bool
 ) -> tuple[list[Measure], pl.DataFrame]:
-    """The measures that an annotator's labels have, and the others (``tables.UNDEFINED``)."""
+    """The measures that fit an annotator's labels, and the others (``tables.UNDEFINED``)."""
     measures, scale = settings.resolved.measures, settings.resolved.scales[annotator]
     reasons = settings.resolved.reasons(annotator, real_valued=real_valued, above_one=exceeding)
     refuse_without_measure(annotator, scale, reasons)
     undefined = [
         {ANNOTATOR: annotator, tables.MEASURE: str(measure), tables.NOTE: why}
         for measure, why in zip(measures, reasons, strict=True)
-        # Utilities and other labels have no measure in common: that is not a cell, empty or not.
+        # Utilities and other labels share no measure: such a pair is no undefined cell.
         if why and not scale.utilities and measure.labels != "utilities"
     ]
     defined = [measure for measure, why in zip(measures, reasons, strict=True) if not why]
@@ -434,10 +434,10 @@ def refuse_without_threshold(
 ) -> None:
     """Refuse measures that real-valued labels above 1 would turn into means or sums of grades.
 
-    They pass where the same measure stands beside them with a threshold: then they are for other
+    Such a measure passes if the same measure is listed with a threshold, too: then it is for other
     annotators, and undefined for this one.
     """
-    # Measures that need a threshold on any real-valued labels are noted, as where none exceeds 1.
+    # Measures that need a threshold on any real-valued labels only get a note, as for labels up to 1.
     affected = [m for m in undefined_on_graded(measures, above_one=True) if m.takes_labels(True)]
     answered = {(m.kind, m.cutoff) for m in measures if m.rel is not None}
     unanswered = [measure for measure in affected if (measure.kind, measure.cutoff) not in answered]
@@ -483,10 +483,10 @@ def _label_lists(
     read: Mapping[str, pl.DataFrame],
 ) -> pl.DataFrame:
     if READER.name in read:
-        # What a server made of a cut prompt says nothing of all passages together.
+        # The output of a cut prompt says nothing about all passages together.
         cut = read[READER.name].filter(pl.col(FAILURE).str.starts_with(CUT_PROMPT))
         lists = lists.join(cut, on=IDENTITY, how="anti", maintain_order="left")
-    lists = lists.explode(DOC_IDS)  # of an empty list, a row of null
+    lists = lists.explode(DOC_IDS)  # an empty list gives a null row
     for own in settings.resolved.annotators:
         if own.is_the_readers:
             labels = labelled[own.name].labels.rename({DOC_ID: DOC_IDS})
@@ -545,7 +545,7 @@ def _empty_lists(inputs: EvaluationInputs, settings: Settings) -> Iterator[Note]
 def constant_notes(
     inputs: EvaluationInputs, annotators: Iterable[str], labelled: Mapping[str, Labelled]
 ) -> Iterator[Note]:
-    """The notes of some queries; of all of them where each part has the same one (``messages.notes.merge_notes``)."""
+    """Notes on constant labels, scores and lists; ``messages.notes.merge_notes`` keeps notes that every part has."""
     passages = inputs.corpus.height
 
     def note(code: str, name: str, values: pl.Series, alike: bool, text: str) -> Note:

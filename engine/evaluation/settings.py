@@ -34,15 +34,15 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Checked):
-    """What is evaluated and how. Each part checks itself; conflicts between parts are checked here.
+    """Settings of an evaluation, in parts. Each part checks itself; conflicts between parts are checked here.
 
     Attributes:
-        reader: the LLM that reads, and how its output is scored.
-        labels: who labels, and each annotator's options.
-        ranking: cutoff, measures, and what counts as relevant.
-        bootstrap: how intervals are made.
-        running: memory, processes, and how failed reads are handled.
-        api: the server of readers behind an API, and bounds on what it is asked.
+        reader: the LLM that reads, and the metric of its outputs.
+        labels: the annotators and their options.
+        ranking: cutoff, measures, and the definition of relevance.
+        bootstrap: the method of intervals.
+        running: memory, processes, and the handling of failed reads.
+        api: the server of readers behind an API, and bounds on requests.
 
     Raises:
         InputError: a value out of range, or settings that exclude each other.
@@ -94,11 +94,11 @@ class Settings(Checked):
 
     @property
     def draws_queries(self) -> bool:
-        """Whether queries, or lists, are read in rounds, as many as scores show to be needed."""
+        """Whether queries, or lists, are read in rounds, until scores show that they suffice."""
         return bool(self.bootstrap.until or self.bootstrap.width)
 
     def flat(self) -> dict[str, Any]:
-        """All fields of all parts by name, as ``but`` takes them; no functions of the user's."""
+        """All fields of all parts by name, as arguments of ``but``; without the user's functions."""
         values: dict[str, Any] = {
             **_values(self.reader, leave_out=("functions",)),
             "metric": self.reader.metric_name,
@@ -118,11 +118,11 @@ class Settings(Checked):
 
     @cached_property
     def resolved(self) -> registry.Resolution:
-        """What the settings come to."""
+        """Annotators, measures and requests that the settings resolve to."""
         return resolve(self, self.labels.listed())
 
     def __getstate__(self) -> dict[str, Any]:
-        # The fields alone: what they come to holds functions.
+        # The fields alone: the cached resolution holds functions.
         return _values(self)
 
     def needs_answers(self) -> bool:
@@ -136,7 +136,7 @@ class Settings(Checked):
         return self.reader.end_to_end or any(annotator.is_the_readers for annotator in annotators)
 
     def input_needs(self) -> dict[str, Any]:
-        """What the settings ask of inputs, as fields of ``InputFiles``."""
+        """Requirements on inputs, as fields of ``InputFiles``."""
         usual = Settings()
         return {
             "need_answers": self.needs_answers(),
@@ -151,7 +151,7 @@ class Settings(Checked):
 
     @property
     def has_functions(self) -> bool:
-        """Whether a metric or an annotator is a function of the user's, whose figures may change unnoticed."""
+        """Whether a metric or an annotator is a user's function, whose figures may change unnoticed."""
         return self.reader.scored_by.own or any(
             annotator.name not in ANNOTATORS for annotator in self.resolved.annotators
         )
@@ -159,37 +159,37 @@ class Settings(Checked):
     def relevant(
         self, runs: int, annotator: Annotator | None = None, measure: Measure | None = None
     ) -> Relevant:
-        """What counts as relevant, given the number of runs: in an annotator's labels, or in those of all annotators."""
+        """The definition of relevance for a number of runs: for an annotator, or for all annotators together."""
         if self.ranking.relevant is not None:
             return self.ranking.relevant
         if measure is not None and measure.tokens:
-            annotator = None  # what no run lists has no length
+            annotator = None  # passages that no run lists have no length
         listed = self.resolved.listed if annotator is None else [annotator]
         if all(own.judges_everything for own in listed):
             return ALL_JUDGMENTS
         return "pool" if runs > 1 else "list"
 
     def scores_lists_alone(self, runs: int) -> bool:
-        """Whether no score by labels depends on passages that other runs list, given the number of runs."""
+        """Whether, with this number of runs, no score by labels depends on passages that other runs list."""
         alone = all(measure.of_one_list for measure in self.resolved.measures)
         return alone or self.relevant(runs) == "list"
 
     @property
     def longest_list(self) -> int:
-        """Passages of a whole list that the reader is given at most."""
+        """The most passages of a whole list that the reader receives."""
         most = self.reader.end_to_end_k
         return most if isinstance(most, int) else self.ranking.k
 
     @property
     def is_given(self) -> pl.Expr:
-        """Whether a row of a run table, in the order of ranks, is given to the reader of whole lists."""
+        """Whether the reader of whole lists receives a row of a run table, which is sorted by rank."""
         if (budget := self.reader.list_tokens) is not None:
             return pl.col(TOKENS).cum_sum().over(RUN, QUERY_ID) <= budget
         return pl.col(RANK) <= self.longest_list
 
     @property
     def budgets(self) -> list[int]:
-        """The budgets of tokens that measures, or lists that are read whole, have."""
+        """Token budgets of measures and of whole lists."""
         whole = self.reader.list_tokens if self.reader.end_to_end else None
         known = {whole, *(measure.tokens for measure in self.resolved.measures)}
         return sorted(budget for budget in known if budget)
@@ -218,7 +218,7 @@ class Settings(Checked):
 def cut_for(
     inputs: EvaluationInputs, conditions: Iterable[Settings]
 ) -> tuple[EvaluationInputs, ...]:
-    """The inputs of each of the settings: cut at its ``k``; with ``tokens`` (once by each reader) where it has budgets."""
+    """The inputs by settings: cut at their ``k``, with ``tokens`` if they have budgets; a reader counts tokens once."""
     from engine.reading.lengths import passage_tokens  # here, so that help is quick
 
     counted: dict[str, EvaluationInputs] = {}
@@ -235,7 +235,7 @@ def cut_for(
 
 # Options of the bootstrap; the number of threads changes no figure and is not one.
 BOOTSTRAP_FIELDS = tuple(entry.name for entry in fields(Bootstrap) if entry.name != "threads")
-# The parts whose fields have names of their own in ``Settings.of``.
+# Parts whose fields ``Settings.of`` takes by name.
 _PARTS = ("reader", "ranking", "bootstrap", "running", "api")
 _WRITTEN = (
     "labels", "query_scores", "downstream", "reads", "traces",
@@ -281,7 +281,7 @@ def _check_tasks(settings: Settings) -> None:
 
 
 def leave_out(annotator: Annotator, name: str) -> str:
-    """How to do without the annotator ``name``, which an annotator is or rests on."""
+    """The remedy that leaves out the annotator ``name``, which ``annotator`` is or rests on."""
     if name != annotator.name and annotator.rests_by:
         return f"leave {name} out of `{annotator.rests_by}`"
     return f"leave {annotator.name} out of `annotators`"
@@ -336,7 +336,7 @@ def _check_measures(settings: Settings) -> None:
     plain = [name for name, scale in resolved.scales.items() if not scale.utilities]
     for place, measure in enumerate(resolved.measures):
         if all(whys[place] for whys in reasons.values()):
-            # That utilities have another measure is not news where other labels lack a threshold.
+            # Name other labels first: utilities always have another measure, others only lack a threshold.
             named = plain[0] if plain else resolved.listed[0].name
             problem = f"{measure} is {reasons[named][place]}"
             raise InputError(problem, "leave it out, or use others", "settings.measure")
@@ -388,7 +388,7 @@ def _check_lists(settings: Settings) -> None:
 
 
 def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str]) -> None:
-    """Refuse an annotator that none of the measures fits, for the reasons of ``Resolution.reasons``."""
+    """Refuse an annotator that no measure fits, for the reasons of ``Resolution.reasons``."""
     if all(reasons):
         fitting = UTILITY_KIND if scale.utilities else "P, nDCG or Success"
         raise InputError(
@@ -400,7 +400,7 @@ def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str])
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Checked):
-    """What varies in a study.
+    """The varied settings of a study.
 
     Attributes:
         readers: LLMs to compare; none for that of the settings.
@@ -408,7 +408,7 @@ class Sweep(Checked):
         k_sweep: Several cutoffs, as in 5,10,20,50: correlations against k. Lists of each k are read whole.
 
     Raises:
-        InputError: a value is given twice (a reader's directory in whatever spelling), or a cutoff is below 1.
+        InputError: a value occurs twice (a reader's directory in any spelling), or a cutoff is below 1.
     """
 
     readers: tuple[str, ...] = ()
@@ -429,18 +429,18 @@ class Sweep(Checked):
 
 
 def begin(conditions: Collection[Settings]) -> None:
-    """An evaluation, or a study, begins: of its bounds nothing is used."""
+    """Begin an evaluation, or a study: reset the use of its bounds."""
     refuse_unfit(conditions)
     forget()
 
 
 def refuse_unfit(conditions: Iterable[Settings]) -> None:
-    """Refuse settings of servers where none is asked, and of models and machines where servers or functions read."""
+    """Refuse settings of servers if no server reads, and of models and machines if only servers or functions read."""
     settings = list(conditions)
     models = dict.fromkeys(model for condition in settings for model in models_of(condition))
     servers = [model for model in models if is_api(model)]
     for name in settings[0].api.changed() if settings and not servers else ():
-        if name in ("max_cost", "max_hours", "price_per_hour"):  # of all readers
+        if name in ("max_cost", "max_hours", "price_per_hour"):  # for all readers
             continue
         problem = f"`{name}` without a reader behind an API"
         remedy = "name one, as in `reader` openai:MODEL, or leave it out"
@@ -473,7 +473,7 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
 
 
 def models_of(settings: Settings) -> Iterator[str]:
-    """The models that are asked for reads, in whatever role."""
+    """The models that read, in any role."""
     if settings.reader.end_to_end:
         yield settings.reader.reader
     for ask in settings.resolved.asks.values():
@@ -481,7 +481,7 @@ def models_of(settings: Settings) -> Iterator[str]:
 
 
 def _given(settings: Settings, *, machines: bool) -> Iterator[tuple[str, str]]:
-    """The settings that were given and concern models with weights, or ``machines`` with actors too; what to do."""
+    """Non-default settings that need models with weights, or with ``machines`` also actors; each with a remedy."""
     reader, running = settings.reader, settings.running
     chosen = {
         "dtype": reader.dtype is not None,

@@ -1,6 +1,6 @@
 """Evaluate under several conditions: readers, augmentations and cutoffs.
 
-Every read that some condition needs is done once; each condition is then assessed like any evaluation.
+Each needed read is done once; each condition is then assessed like any evaluation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from engine.tables import ANNOTATOR, AUGMENTATION, READER, RUN, RUN_B, K
 
 @dataclass(frozen=True)
 class Condition:
-    """One reader, one way to give it passages, one cutoff."""
+    """A reader, its augmentation, and a cutoff."""
 
     reader: str
     augmentation: Augmentation
@@ -48,10 +48,10 @@ class Study:
 
     Attributes:
         evaluations: by condition, the main one first; each carries its settings.
-        costs: of all reads, by the reader's name, how it got its passages, and its role.
+        costs: costs of all reads, by the reader's name, its augmentation, and its role.
         conditions: the correlations of every condition (``tables.CONDITIONS``).
-        readers, reader_comparisons: eRAG's labels by each reader against the end-to-end score of each
-            (``tables.READERS``, ``tables.READER_COMPARISONS``); empty where there is one reader.
+        readers, reader_comparisons: eRAG's labels by every reader against the end-to-end scores of every reader
+            (``tables.READERS``, ``tables.READER_COMPARISONS``); empty if there is one reader.
     """
 
     evaluations: Mapping[Condition, Evaluation]
@@ -64,19 +64,19 @@ class Study:
 
     @property
     def main(self) -> Condition:
-        """The condition that was asked about first."""
+        """The first condition, that of the settings."""
         return next(iter(self.evaluations))
 
 
 def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
     """The settings under every combination of readers, augmentations and cutoffs.
 
-    The condition of ``settings`` comes first. A measure's cutoff that is the settings' ``k`` follows the
-    condition's; others stay as they are.
+    The condition of ``settings`` comes first. A measure's cutoff equal to the settings' ``k`` follows the
+    condition's ``k``; other cutoffs stay.
 
     Raises:
-        InputError: ``settings`` has a value that the sweep lacks, a measure looks further than the
-            smallest cutoff, or a setting fits none of the readers.
+        InputError: ``settings`` has a value that the sweep lacks, a measure's cutoff exceeds the smallest ``k``,
+            or a setting fits no reader.
     """
     reader, k = settings.reader, settings.ranking.k
     cutoffs = sweep.k_sweep
@@ -100,7 +100,7 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
         sweep.augmentations or [reader.augmentation],
         cutoffs or [k],
     ):
-        # Where a measure's own cutoff is a swept k, two measures become one: P@1 and P@k at k = 1.
+        # Two measures become one if a measure's own cutoff is a swept k: P@1 and P@k at k = 1.
         named = " ".join(dict.fromkeys(str(at_cutoff(measure, k, cutoff)) for measure in measures))
         conditions[Condition(name, augmentation, cutoff)] = settings.but(
             reader=name, augmentation=augmentation, k=cutoff, measures=named
@@ -118,7 +118,7 @@ def at_cutoff(measure: Measure, k: int, other: int) -> Measure:
 
 
 def study(inputs: EvaluationInputs, conditions: Mapping[Condition, Settings], **how: Any) -> Study:
-    """Evaluate inputs that are held under several conditions; ``how``: the fields of ``Context``."""
+    """Evaluate inputs held in memory under several conditions; ``how``: the fields of ``Context``."""
     asked = list(conditions.values())
     return study_of(conditions, *evaluate_shards(InMemoryInputs(inputs), asked, Context(**how)))
 
@@ -126,7 +126,7 @@ def study(inputs: EvaluationInputs, conditions: Mapping[Condition, Settings], **
 def study_of(
     conditions: Mapping[Condition, Settings], found: Sequence[Evaluation], jobs: Sequence[Job]
 ) -> Study:
-    """The study that evaluations under several conditions make; ``jobs``: who read for all together."""
+    """The study of evaluations under several conditions; ``jobs``: the jobs of all conditions with their costs."""
     start = time.perf_counter()
     evaluations = dict(zip(conditions, found, strict=True))
     readers, comparisons = _across_readers(evaluations)
@@ -170,7 +170,7 @@ def _notes(evaluations: Mapping[Condition, Evaluation], readings: Sequence[Job])
             "end-to-end score",
         )
     if settings.reader.end_to_end_k is not None:
-        return  # lists are cut at that, whatever k is
+        return  # lists are cut there, whatever k is
     longest = max(evaluation.longest for evaluation in evaluations.values())
     beyond = sorted(k for k in cutoffs if k > longest)
     yield Note(
@@ -221,7 +221,7 @@ def _across_readers(
 def _scores_by_reader(
     condition: Condition, evaluations: Mapping[Condition, Evaluation]
 ) -> pl.DataFrame | None:
-    """Query scores of the labels that each reader gave, the condition's own first; None for one reader."""
+    """Query scores of labels by reader, the condition's own reader first; None for a single reader."""
     settings = evaluations[condition].settings
     asks = settings.resolved.asks
     # If a separate reader makes these labels, it is the same in all conditions.

@@ -114,8 +114,7 @@ def count_outputs(
 
 
 def _is_cut(limit: int) -> pl.Expr:
-    # Reads without a recorded end are judged by their tokens; a text that a stop string ended is kept only up to it,
-    # and so has fewer bytes than tokens allow.
+    # If the end is not recorded: output of fewer bytes than tokens was cut at a stop string, not at the limit.
     size = pl.col(OUTPUT).str.len_bytes() + pl.col(tables.THOUGHT).str.len_bytes().fill_null(0)
     reached = (pl.col(OUTPUT_TOKENS) >= limit) & (size >= pl.col(OUTPUT_TOKENS))
     return (pl.col(tables.ENDED) == "length").fill_null(reached)

@@ -1,10 +1,10 @@
 """Stream reads through Ray Data: tasks plan them, a pool of actors reads.
 
-The rows of the dataset are shards, one for each reader that shares the actors. One stage plans, a task a row: from the
-number of the shard to its units, each a block of its own; in the other, an actor takes a unit. The ledger holds the
-first stage back: four units an actor are cut and not done, two before a pace is known, and a task that plans has one
-shard. So the prompts in memory are bounded by the actors and the tasks, whatever the total and whatever Ray's object
-store would hold; by a share of the store where an autoscaler may add nodes.
+The rows of the dataset are shards, one for each reader that shares the actors. The first stage plans, a task per row:
+from the number of the shard to its units, each its own block; in the second, an actor takes a unit. The ledger holds
+the first stage back: per actor, at most four units are cut and not done, two before a pace is measured, and a planning
+task has one shard. So actors and tasks bound the prompts in memory, whatever the total and the room in Ray's object
+store; if an autoscaler may add nodes, a share of the store is the bound.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ from engine.reading.plan import INPUTS, SIZE, MadePlans, PaceOf, Plans, ReadPlan
 from engine.reading.protocol import ENGINES, ReadOutput, StartingReader
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
 
-# Numbers that a shard's units, and reads, have of their own in the whole job: one has fewer of either.
+# The range of numbers reserved in the whole job for a shard's units, and for its reads: above either count.
 NUMBERS = 2**40
-# CPUs of a task that plans, where actors take the others: a little, so that both fit on two CPUs.
+# CPUs of a planning task if actors take the others: a little, so that both fit on two CPUs.
 _PLANNING_CPUS = 0.1
-# Units, and what became of them, travel as opaque values: no schema must be kept in step with them.
+# Units and their results travel as opaque values: no schema has to follow their fields.
 _UNIT = pa.schema({"unit": pa.binary()})
 _DONE = pa.schema({"done": pa.binary()})
-# Deaths of a process after which it is not started again; Ray itself would do so without end. Others may
-# have taken the memory that a task lacked; a model takes as much the next time.
+# Deaths of a process after which it is not restarted; Ray itself would restart it without end. Other processes may
+# have taken the memory that a planning task lacked; a model takes as much the next time.
 _PLANNING_DEATHS, _LOADING_DEATHS = 4, 3
-_WHOLE_ATTEMPTS = 2  # at a unit; the next one goes read by read
-# Tasks that plan at a time: more than a thousand actors need, and fewer than the ledger answers at a time.
+_WHOLE_ATTEMPTS = 2  # at a unit; the next attempt goes read by read
+# Simultaneous planning tasks: more than a thousand actors need, and fewer than the ledger answers at a time.
 _PLANNED_AT_ONCE = 500
-_AT_ONCE = 2  # units that an actor has: one is started, or committed, while it reads the other
+_AT_ONCE = 2  # units per actor: one is started, or committed, while the actor reads the other
 _DIED = (
     "its process died in it again and again, perhaps for want of memory; what is finished is kept"
 )
 
 
 class OnRay:
-    """Reads on Ray Data, which must have been started (``backends.Backend``).
+    """Reads on Ray Data; Ray must be running (``backends.Backend``).
 
-    Actors commit what they read, or this process where it holds the inputs.
+    Actors commit their reads, or this process does if it holds the inputs.
 
     Args:
-        local: what each actor hosts.
-        on_event: told one line when nodes come or go, actors restart, or the pool waits.
+        local: the readers of an actor.
+        on_event: called with a line when nodes come or go, actors restart, or the pool waits.
     """
 
     alone, on_ray = False, True
@@ -90,8 +90,8 @@ class OnRay:
             plans: sent to every worker once.
 
         Raises:
-            InputError, WriteError, ReadError: as raised on a worker; a ReadError also where Ray failed.
-            BoundError: the next units would pass a bound; those that were begun are done.
+            InputError, WriteError, ReadError: as raised on a worker; a ReadError also if Ray failed.
+            BoundError: the next units would pass a bound; units already begun are done.
         """
         local, pool, is_held = self._local, self._pool, isinstance(plans, MadePlans)
         limits, ended, refused, bound = limits_of(local.bounds), 0, False, ""
@@ -100,8 +100,8 @@ class OnRay:
         if not is_held or units:
             limits.require()
         kept = tempfile.TemporaryDirectory(prefix="erag-units-")
-        # Ray Data finds how many nodes it asks for from the paces of stages: planning that waits would be taken for the
-        # slow one, and no node asked for. Where an autoscaler may add some, the object store alone bounds it.
+        # Ray Data requests nodes by the paces of stages: planning that waits would look like the slow stage, and no node
+        # would be requested. So only the object store bounds planning if an autoscaler may add nodes.
         grows = pool.most > pool.start if pool.most else nodes.promised() is not None
         attempts = start_ledger(f"{kept.name}/paces", waits=not grows)
 
@@ -140,9 +140,9 @@ class OnRay:
 
 
 def _results(plans: Plans, local: Local, pool: Pool, attempts: Any) -> Iterator[pa.Table]:
-    # That a small evaluation has fewer shards than actors is not news.
+    # No warning that a small evaluation has fewer shards than actors.
     warnings.filterwarnings("ignore", module=ray_internals.EXECUTION)
-    # A shard is planned for each role, and has a number for it in the whole job.
+    # A shard is planned for each role, under a number that is unique in the whole job.
     roles = len(local.specs)
     rows = [
         {"shard": shard, "role": role, "number": shard * roles + role}
@@ -150,19 +150,19 @@ def _results(plans: Plans, local: Local, pool: Pool, attempts: Any) -> Iterator[
         for role in range(roles)
     ]
     dataset = one_row_blocks(rows)
-    # Blocks are cut at a byte: each unit is a block, and so a task, of its own. `repartition` would do it with
-    # tasks that take a whole CPU, which the actors may have left none of.
+    # Blocks are cut at a byte: each unit is its own block, and so its own task. `repartition` would need tasks
+    # with a whole CPU, and actors may leave none.
     dataset.context.target_max_block_size = 1
-    # Of the units that an actor works on: it has as many as when it worked on one of two.
+    # Thresholds count units per actor, which are ``_AT_ONCE`` times as many as with a unit at a time.
     scaling = dataset.context.autoscaling_config
     scaling.actor_pool_util_upscaling_threshold /= _AT_ONCE
     scaling.actor_pool_util_downscaling_threshold /= _AT_ONCE
     options = pool_options(pool, at_once=_AT_ONCE)
-    # Some CPUs are left to the tasks that plan, whose units the pool waits for.
+    # Leave some CPUs to planning tasks, whose units the pool waits for.
     if not pool.needs.gpus:
         options["num_cpus"] -= min(0.25, options["num_cpus"] / 4)
-    # Ray Data keeps the number of rows that are planned at a time, and a cluster may begin without any CPU. Beside actors
-    # with GPUs a task has a CPU of its own, so there are as many as CPUs; beside others it has a tenth.
+    # Ray Data fixes the number of simultaneous planning tasks, and a cluster may begin without any CPU. Beside actors
+    # with GPUs a task has its own CPU, so CPUs bound the tasks; beside other actors it has a tenth.
     cpus = int(ray.cluster_resources().get("CPU", 1))
     planned_at_once = len(rows) if pool.needs.gpus else max(2, cpus, pool.most or 0)
     results = dataset.map_batches(
@@ -185,7 +185,7 @@ def _results(plans: Plans, local: Local, pool: Pool, attempts: Any) -> Iterator[
 
 
 def _plan_batch(batch: pa.Table, plans: Any, ledger: Any) -> Iterator[pa.Table]:
-    """Plan shards for readers; the ledger ends the planning of one whose process dies, which Ray would repeat for ever."""
+    """Plan shards for readers; the ledger gives up shards whose processes die, which Ray would retry for ever."""
     attempts = Attempts(ledger)
     for asked in batch.to_pylist():
         shard, role, number = asked["shard"], asked["role"], asked["number"]
@@ -203,7 +203,7 @@ def _plan_batch(batch: pa.Table, plans: Any, ledger: Any) -> Iterator[pa.Table]:
 
 
 def _unpickled(sent: Any) -> Plans:
-    """The plans; a ReadError where other versions of their classes are here, for which Ray Data tries again for ever."""
+    """The plans; a ReadError if this node has other versions of their classes, which Ray Data would retry for ever."""
     try:
         plans: Plans = ray.get(sent)
     except ray.exceptions.RaySystemError as error:
@@ -215,16 +215,16 @@ def _unpickled(sent: Any) -> Plans:
 def unit_rows(
     plan: ReadPlan, number: int, pace_of: PaceOf
 ) -> Iterator[tuple[ReadPlan, Unit, int, bytes | None]]:
-    """The units of a plan that has a number in the whole job, one at least, each cut when it is asked for.
+    """The units of a plan with this number in the whole job, at least one, cut lazily.
 
-    Each comes with what is known of its shard, its size, and its reads as an Arrow stream, since a table that is a slice of
-    another would be pickled with all of it; None where there is nothing to read.
+    A unit comes with the head of its plan, its size, and its reads as an Arrow stream, since pickling a slice would take
+    the whole table along; None if there is nothing to read.
     """
     needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS)
     first, unit = number * NUMBERS, None
     for unit in plan.units(pace_of, number=first, offset=first):
         content, rows = io.BytesIO(), (unit.offset - first, unit.length)
-        # Newer layouts of texts would be written with all texts of the table that this is a slice of.
+        # Newer layouts of texts would be written with all texts of the sliced table.
         needed.slice(*rows).write_ipc_stream(content, compat_level=pl.CompatLevel.oldest())
         yield plan.head, unit, int(plan.reads[SIZE].slice(*rows).sum()), content.getvalue()
     if unit is None:
@@ -232,15 +232,15 @@ def unit_rows(
 
 
 class _Actor:
-    """Hosts readers; called by Ray Data with a unit in two threads, which start a unit while the one before it is read,
-    and commit it while the next one is. A thread of its own loads and reads.
+    """Hosts readers. Ray Data calls it with units in two threads, which start a unit while the previous unit is read,
+    and commit it while the next is read. A third thread loads and reads.
     """
 
     def __init__(self, local: Local, attempts: Any, *, commits: bool) -> None:
         ray_internals.end_at_exit()
         self._local, self._attempts, self._commits = local, Attempts(attempts), commits
         self._reading = ThreadPoolExecutor(1)
-        # In which order units come to read; how many of those that do not begin before their turn are left.
+        # The lock keeps the order of units; the count is of waiting units, which begin only in their turn.
         self._order, self._in_turn = threading.Lock(), 0
         node = ray.get_runtime_context().get_node_id()[:8]
         local.worker = f"node {node} process {os.getpid()}"
@@ -271,9 +271,9 @@ class _Actor:
         return pickle.dumps(result)
 
     def _result(self, plan: ReadPlan, unit: Unit, reads: pl.DataFrame) -> UnitResult:
-        """Have one unit read, and commit it where the driver does not."""
+        """Have a unit read, and commit it unless the driver does."""
         result = self._read(unit, reads[INPUTS].to_list()).planned(plan, reads)
-        if self._commits:  # who reads the store needs no outputs from another process
+        if self._commits:  # the driver finds the outputs in the store
             result = replace(self._local.commit(result), reads=None)
         return replace(result, outputs=())
 
@@ -281,7 +281,7 @@ class _Actor:
         if self._local.readers:  # the model, too
             self._local.reader(role)
             return
-        # An actor keeps its name when it is started again.
+        # A restarted actor keeps its id.
         actor = int(ray.get_runtime_context().get_actor_id(), 16)
         if not self._attempts.enter(actor, new_attempt(), _LOADING_DEATHS):
             raise ReadError(f"the reader cannot be loaded: {_DIED}")
@@ -290,13 +290,13 @@ class _Actor:
             with loading_turn(spec.weight_bytes, always=ENGINES[spec.engine].loads_alone):
                 self._local.reader(role)
         finally:
-            self._attempts.leave(actor)  # with its process alive
-        gc.freeze()  # what is loaded by now stays: no need to look through it again and again
+            self._attempts.leave(actor)  # the process is alive
+        gc.freeze()  # loaded objects stay: no need to scan them again and again
         self._attempts.started()
 
     def _read(self, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
-        """Read a unit in its turn, and start it before that. It counts as begun where its reads begin; no other one goes
-        read by read meanwhile: a death would count for a read of either.
+        """Start a unit, and read it in its turn. It counts as begun once its reads begin; no other unit goes read by read
+        meanwhile: a death would count for reads of both.
         """
         attempt, begun, finish = new_attempt(), 0, None
         reader = self._local.reader(unit.reader)
@@ -325,7 +325,7 @@ class _Actor:
     def _read_alone(
         self, unit: Unit, inputs: Sequence[Sequence[str]], attempt: Attempt
     ) -> UnitResult:
-        """Read a unit read by read, where processes have died in it twice, so that none does for ever."""
+        """Read a unit read by read after two deaths of processes, so that deaths end."""
         worker, parts = self._local.worker, list[UnitResult]()
         for row, single in enumerate(inputs, start=unit.offset):
             alone = Unit(unit.number, row, 1, unit.reader)

@@ -2,12 +2,12 @@
 
 ``generate`` pads its batches, projects the encoder's states to cross-attention keys and values anew in every call, and
 gives outputs that depend on the batch in bf16. Here texts stand end to end in one matrix, and the decoder starts from
-what was kept of its inputs. Outputs then depend on the batch only where the rows of a matrix product do: in bf16 on a
-CPU with AMX, or without bf16 arithmetic, where fp32 is the default (``machine.device.bf16_rows_are_steady``). With
+stored keys and values of its inputs. Outputs then depend on the batch only if the rows of a matrix product do: in bf16
+on a CPU with AMX, or without bf16 arithmetic, where fp32 is the default (``machine.device.bf16_rows_are_steady``). With
 AVX-512 alone, oneDNN sums products of one to three rows in another order. Layer norms, feed-forward layers and position
 biases are the modules' own, so that T5, Flan-T5, mT5, UMT5 and ``FidT5`` need no special cases.
 
-Importing this module makes transformers' Auto classes know that one's model type.
+Importing this module registers the model type of ``FidT5`` with transformers' Auto classes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _CrossAttention(T5Attention):
         past_seen_tokens: int = 0,
     ) -> torch.Tensor:
         """Bias of shape (1, heads, query_length, key_length); see ``T5Attention.compute_bias``."""
-        # Counted in the decoder's cache, to which self-attention has added these queries by now.
+        # ``past_seen_tokens`` includes these queries: self-attention has already cached them.
         before = past_seen_tokens - query_length if past_seen_tokens else 0
         return super().compute_bias(query_length, key_length, device, before)
 
@@ -54,12 +54,12 @@ class _CrossAttention(T5Attention):
 class FidT5(T5ForConditionalGeneration):
     """T5 as Fusion-in-Decoder's own checkpoints were trained: with a position bias in the decoder's cross-attention.
 
-    T5's decoder had it before transformers 4.0 (github.com/huggingface/transformers/pull/8518 removed it). The code of
-    Izacard & Grave (2021) needs 3.0.2, so its checkpoints learned that bias and answer otherwise without.
+    T5's decoder had this bias until transformers 4.0 (github.com/huggingface/transformers/pull/8518 removed it). The
+    code of Izacard & Grave (2021) needs 3.0.2, so its checkpoints learned the bias and give other answers without it.
 
-    The bias is causal: all states at or behind the decoder's own position share one value, which the softmax cancels. What
-    differs is the weight of the first input's first tokens, as many as were generated. Positions are those of the states
-    end to end. The original pads every input first: the same, as long as the first input is no shorter than the output.
+    The bias is causal: all states at or after the decoder's own position share one value, which the softmax cancels. So
+    the bias only weighs the first input's first tokens, as many as were generated. Positions count the states end to
+    end. The original pads every input first: the same, as long as the first input is no shorter than the output.
     """
 
     config_class = FidT5Config
@@ -76,8 +76,8 @@ AutoConfig.register(BIASED, FidT5Config)
 AutoModelForSeq2SeqLM.register(FidT5Config, FidT5)
 
 
-# On a GPU reads leave their rows when as large a part of these has ended: else dead rows are computed along, for
-# less than what it takes to copy all others.
+# On a GPU, rows of finished reads are dropped once they are this share: computing dead rows costs less than copying
+# all others.
 _ENDED = 0.25
 
 
@@ -86,9 +86,9 @@ class T5:
 
     Attributes:
         padded: whether attention runs over padded batches, as a GPU needs it, instead of text by text (``t5_attention``).
-        kept_per_token: bytes that the encodings of a token take, padding of the table left aside.
-        encode_cost: bytes that encoding takes, per text and its tokens.
-        decode_cost: bytes that decoding takes, per read, with the tokens of all its inputs.
+        kept_per_token: bytes of a token's encodings, without the table's padding.
+        encode_cost: bytes for encoding, per text and its tokens.
+        decode_cost: bytes for decoding, per read and the tokens of all its inputs.
     """
 
     def __init__(self, model: Any, *, padded: bool, max_new_tokens: int) -> None:
@@ -100,36 +100,36 @@ class T5:
         self.heads, self.head_width = int(config.num_heads), int(config.d_kv)
         self.inner = self.heads * self.head_width
         self.layers = len(self._decoder.block)
-        # As the models of transformers do it.
+        # As in transformers' models.
         scales = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
         self._scale = config.d_model**-0.5 if scales and config.model_type != "mt5" else None
         self._encoder_biases: list[torch.Tensor] = []
         self._decoder_biases: list[torch.Tensor] = []
         self._cross_bias: torch.Tensor | None = None
 
-        # The one place that says what memory a token takes.
+        # The memory that a token takes is defined here only.
         item = torch.empty((), dtype=self.dtype).element_size()
         self.kept_per_token = 2 * self.layers * self.inner * item
         # At the widest point of a layer: the states and their normalized copy, in fp32 while the
         # norm is computed; queries, keys, values and their mixture; the feed-forward layer, which
-        # has three parts where it is gated. And all keys and values until they are in their tables.
+        # has three parts if gated. And all keys and values until they are in their tables.
         wide = item * max(4 * self.inner, 3 * config.d_ff)
         self.encode_cost = MemoryCost(
             per_row=0.0,
             per_token=(3 * item + 8) * config.d_model + wide + self.kept_per_token,
-            # Bias, scores, weights; and twice in fp32. On a CPU a bound: long texts take less.
+            # Bias, scores, weights; and twice in fp32. On a CPU an upper bound: long texts take less.
             per_pair=self.heads * (3 * item + 8),
         )
         own = 2 * self.layers * self.inner * item * t5_attention.padded_length(max_new_tokens)
         self.decode_cost = MemoryCost(
-            # A cache is copied as reads leave the batch. Logits and their greatest.
+            # The cache is copied as reads leave the batch. Logits and their maximum.
             per_row=2 * own + (item + 8) * config.vocab_size,
             per_token=self.heads * (2 * item + 8) + (2 * self.kept_per_token if padded else 0),
             per_pair=0.0,
         )
 
     def encodings(self, lengths: Sequence[int]) -> Encodings:
-        """Empty encodings of texts of these lengths."""
+        """Empty encodings for texts with these lengths."""
         return Encodings(
             lengths,
             layers=self.layers,
@@ -141,9 +141,9 @@ class T5:
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """Cross-attention keys and values of each text, from its tokens (one or more).
+        """Cross-attention keys and values by text, from its tokens (one or more).
 
-        Shape of each: (decoder layers, 2, tokens, heads, width of a head).
+        Shape per text: (decoder layers, 2, tokens, heads, width of a head).
         """
         lengths = [len(text) for text in texts]
         kind = t5_attention.PaddedTexts if self.padded else t5_attention.TextByText
@@ -169,9 +169,9 @@ class T5:
         return list(kept.split(lengths, dim=2))
 
     def decoding(self, encodings: Encodings, reads: Sequence[Sequence[Part]]) -> Decoding:
-        """The beginning of an output for each read, from where its inputs are kept.
+        """Begin an output for each read, from the stored encodings of its inputs.
 
-        The order of a read's inputs is that in which their sums are taken.
+        Sums over a read's inputs follow their order.
         """
         kind = t5_attention.PaddedReads if self.padded else t5_attention.ReadByRead
         return Decoding(self, kind(encodings, reads, self.heads), len(reads))
@@ -180,9 +180,9 @@ class T5:
     def step(
         self, tokens: torch.Tensor, caches: torch.Tensor, at: int, cross: CrossAttention
     ) -> torch.Tensor:
-        """Logits, (reads, vocabulary), of what follows ``tokens``, one of each read at position ``at``.
+        """Logits, (reads, vocabulary), of the tokens after ``tokens``, one per read, at position ``at``.
 
-        ``caches``, (layers, 2, reads, heads, positions, width), gets the new keys and values.
+        New keys and values are written to ``caches``, (layers, 2, reads, heads, positions, width).
         """
         rows = len(tokens)
         shape = (rows, self.heads, self.head_width)
@@ -209,7 +209,7 @@ class T5:
         return self._head(states)
 
     def _biases_of_encoder(self, length: int) -> list[torch.Tensor]:
-        """Position biases of every layer by distance, (heads, 2 L - 1) with L of ``length`` or more."""
+        """Position biases of every layer by distance, (heads, 2 L - 1), with L at least ``length``."""
         if not self._encoder_biases or self._encoder_biases[0].shape[1] < 2 * length - 1:
             self._encoder_biases = _of_layers(self._encoder, partial(_by_distance, length=length))
         return self._encoder_biases
@@ -220,10 +220,10 @@ class T5:
         return self._decoder_biases
 
     def _bias_of_cross(self, length: int) -> torch.Tensor | None:
-        """Position bias of cross-attention in all layers, (heads, length, length), where there is one.
+        """Position bias of cross-attention in all layers, (heads, length, length); None if the model has none.
 
-        It is causal: tokens at or behind the decoder's own position share one value, which is taken off all: the softmax does
-        not tell the rest from the whole.
+        The bias is causal: tokens at or after the decoder's own position share one value. It is subtracted from all
+        values, which leaves the softmax unchanged.
         """
         own = self._decoder.block[0].layer[1].EncDecAttention
         if not own.has_relative_attention_bias:
@@ -235,16 +235,16 @@ class T5:
 
 
 class Decoding:
-    """Outputs under way, one token per read and step, all reads at the same position."""
+    """Unfinished outputs, one token per read and step, all reads at the same position."""
 
     def __init__(self, model: T5, cross: CrossAttention, rows: int) -> None:
         self._model = model
         self._cross = cross
         self._at = 0
-        # Which rows of the caches are reads that go on.
+        # Rows of the caches with unfinished reads.
         self._alive = list(range(rows))
-        # Widths that are multiples of 32 also keep a batch of one read on the kernel that larger
-        # ones run on: torch has another for small products, which rounds otherwise.
+        # Widths in multiples of 32 also keep a batch of one read on the kernel of larger batches: torch has
+        # another kernel for small products, which rounds differently.
         self._caches = torch.zeros(
             (model.layers, 2, rows, model.heads, STEP, model.head_width),
             dtype=model.dtype,
@@ -252,13 +252,13 @@ class Decoding:
         )
 
     def step(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Logits, (reads, vocabulary), of what follows each read's latest token."""
+        """Logits, (reads, vocabulary), of the token after each read's latest."""
         held, begins = self._caches.shape[2], self._at == 0
         dead_rows = self._alive != list(range(held))
-        # Where encodings are copied as reads leave, dead rows stay until they are many.
+        # Dead rows stay until they are many if dropping them copies encodings.
         leave = dead_rows and not (self._model.padded and len(tokens) > (1 - _ENDED) * held)
         latest = np.array(tokens)
-        if dead_rows and not leave:  # any token will do for them
+        if dead_rows and not leave:  # dead rows get any token
             latest = np.zeros(held, dtype=np.int64)
             latest[self._alive] = tokens
         ids, alive, *numbers = to_device(
@@ -280,12 +280,12 @@ class Decoding:
         return logits.index_select(0, alive) if dead_rows else logits
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these reads only, in this order, from the next step on."""
+        """Continue only these reads, in this order, from the next step on."""
         self._alive = [self._alive[row] for row in rows]
 
 
 def _of_layers(stack: Any, make: Callable[[Any], torch.Tensor]) -> list[torch.Tensor]:
-    """Position biases of a stack's layers; one without a table shares that of the last layer before it that has one."""
+    """Position biases of a stack's layers; a layer without a table shares the bias of the layer before it."""
     biases: list[torch.Tensor] = []
     for block in stack.block:
         own = block.layer[0].SelfAttention
@@ -294,8 +294,8 @@ def _of_layers(stack: Any, make: Callable[[Any], torch.Tensor]) -> list[torch.Te
 
 
 def _by_distance(attention: Any, length: int) -> torch.Tensor:
-    """Position biases of an encoder by distance, (heads, 2 length - 1), as ``EncoderAttention`` has them."""
-    # Those of a query in the middle of twice as many keys are those of all distances.
+    """Position biases of an encoder by distance, (heads, 2 length - 1), as in ``EncoderAttention``."""
+    # A query in the middle of 2 length - 1 keys has all distances.
     bias: torch.Tensor = attention.compute_bias(1, 2 * length - 1, None, length - 1)
     return bias[0, :, 0].contiguous()
 
@@ -308,8 +308,8 @@ def _causal(attention: Any, length: int) -> torch.Tensor:
 
 
 def _bounded(hidden: torch.Tensor) -> torch.Tensor:
-    """Without the infinities that sums beyond the range of fp16 give; each value alone, and no whole tensor as by
-    transformers, so that a batch does not show in its neighbours.
+    """Clamp infinities from sums beyond the range of fp16; value by value, not whole tensors as in transformers, so
+    that texts of a batch do not affect each other.
     """
     if hidden.dtype != torch.float16:
         return hidden

@@ -1,10 +1,10 @@
-"""A model's control tokens, which are broken where they stand in data, and its chat template.
+"""Control tokens of a model, which are broken in data, and its chat template.
 
-A tokenizer matches its added tokens (``<|im_end|>``, ``</s>``, ``<extra_id_0>``, ``<tool_call>``) wherever they stand in
-a text, so that a passage which holds such a string could end the user's turn and speak for the model. What tokenizers
-offer against this (``split_special_tokens``) leaves added tokens that are not special, and vocabularies in which such a
-string is a piece like any other (``</s>`` in T5's). So the string is broken where data enters the prompt, by a space
-after its first character. Other texts stay as they are, to the letter: the prompt, its tokens and the key of its read.
+A tokenizer matches its added tokens (``<|im_end|>``, ``</s>``, ``<extra_id_0>``, ``<tool_call>``) anywhere in a text, so
+that a passage with such a string could end the user's turn and speak for the model. The tokenizers' own remedy
+(``split_special_tokens``) ignores added tokens that are not special, and vocabularies in which such a string is an
+ordinary piece (``</s>`` in T5's). So the string is broken as data enters the prompt, by a space after its first
+character. Other texts stay unchanged to the letter: the prompt, its tokens and the key of its read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from engine.machine import model_files
 from engine.messages.errors import InputError
 
-# What tokenizers drop from a text before they look for pieces: control and format characters.
+# Control and format characters, which tokenizers drop from a text before they look for pieces.
 _DROPPED = re.compile(
     "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\xad\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u2064\\ufeff]"
 )
@@ -34,7 +34,7 @@ _OTHER_FORMS = (
     "vocab.txt",
     "tokenizer_config.json",
 )
-# T5's tokenizer adds these even where its files do not list them.
+# T5's tokenizer adds these even if its files do not list them.
 _SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))
 
 
@@ -43,8 +43,8 @@ class Controls:
     """The strings that a tokenizer takes for control tokens.
 
     Attributes:
-        strings: two characters or more each; none where a reader's tokenizer has none.
-        shapes: expressions for others, where a tokenizer is not known.
+        strings: control strings of two characters or more; may be empty.
+        shapes: regular expressions for further strings, for unknown tokenizers.
     """
 
     strings: tuple[str, ...] = ()
@@ -57,10 +57,10 @@ class Controls:
         return re.compile(either) if either else None
 
     def as_text(self, data: str) -> str:
-        """Data in which each of the strings is broken by a space after its first character.
+        """Data in which control strings are broken by a space after their first character.
 
-        Data without any is returned as it is. Where one would appear only once a tokenizer has
-        normalized the data (NFKC, invisible characters dropped), the data is normalized, too.
+        Data without control strings stays unchanged. If a string would appear only after a tokenizer
+        normalizes the data (NFKC, invisible characters dropped), the data is normalized, too.
         """
         if self._pattern is None:
             return data
@@ -69,14 +69,14 @@ class Controls:
         return _broken(normalized, self._pattern) if self._pattern.search(normalized) else broken
 
     def count(self, text: str) -> int:
-        """How many of the strings a text holds."""
+        """The number of control strings in a text."""
         return sum(1 for _ in self._pattern.finditer(text)) if self._pattern else 0
 
 
 NONE = Controls()
-# The control tokens of chat formats. Which of them the tokenizer of a server, or of a user's function, knows is not known
-# here, so data are kept from writing any: names in brackets with bars, in whatever family, and those of other forms.
-# What HTML, programs and formulas have stays: short names (<|x|>, <|psi|>), blanks (f <| g |> h), lists ([|a; b|]).
+# Control tokens of chat formats. The tokenizer of a server, or of a user's function, is unknown, so data may contain no
+# control token of any family: names in brackets with bars, and names of other forms. Strings of HTML, programs and
+# formulas stay: short names (<|x|>, <|psi|>), blanks (f <| g |> h), lists ([|a; b|]).
 COMMON = Controls(
     (
         "<s>", "</s>", "<bos>", "<eos>", "<<SYS>>", "<</SYS>>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]",
@@ -94,7 +94,7 @@ COMMON = Controls(
 
 
 def _broken(data: str, pattern: re.Pattern[str]) -> str:
-    # Within what is left of one string another may appear.
+    # The remains of a broken string may form another.
     while pattern.search(data):
         data = pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}", data)
     return data
@@ -104,27 +104,27 @@ def _broken(data: str, pattern: re.Pattern[str]) -> str:
 def controls_of(path: Path, digest: str, *, sentinels: bool, trusted: bool = False) -> Controls:
     """The control strings of the tokenizer in a model's directory.
 
-    These are its special tokens, and other added tokens in angle or square brackets; not tokens that stand for text
-    (a run of blanks, a word).
+    These are its special tokens, and other added tokens in angle or square brackets; not tokens for text (a run of
+    blanks, a word).
 
     Args:
-        digest: of the model's files, which with the path tells one model from another.
-        sentinels: whether it is a T5, whose tokenizer adds sentinels of its own.
+        digest: digest of the model's files, which with the path identifies a model.
+        sentinels: whether the model is a T5, whose tokenizer adds sentinels.
         trusted: whether Python code that comes with the model may run.
 
     Raises:
         InputError: the tokenizer's files cannot be read.
     """
-    del digest  # it is part of what the strings are remembered by
+    del digest  # only part of the cache's key
     if (path / "tokenizer.json").is_file():
         found = set(_in_files(path))
-    elif any((path / name).is_file() for name in _OTHER_FORMS):  # whose class knows what it adds
+    elif any((path / name).is_file() for name in _OTHER_FORMS):  # the class knows its added tokens
         tokenizer = load_tokenizer(path, trusted=trusted)
         found = {
             (token.content, token.special) for token in tokenizer.added_tokens_decoder.values()
         }
         found |= {(name, True) for name in tokenizer.all_special_tokens}
-    else:  # no tokenizer: the reader cannot be loaded, and says so
+    else:  # no tokenizer: loading the reader will fail with an error
         found = set()
     strings = {
         string
@@ -137,7 +137,7 @@ def controls_of(path: Path, digest: str, *, sentinels: bool, trusted: bool = Fal
 
 
 def _in_files(path: Path) -> Iterator[tuple[str, bool]]:
-    """Added tokens, and whether they are special, of the files that transformers reads them from."""
+    """Added tokens in the files that transformers reads, and whether they are special."""
     for token in _list(_read(path / "tokenizer.json").get("added_tokens")):
         yield from _token(token, False)
     yield from ((name, False) for name in _read(path / "added_tokens.json"))
@@ -181,7 +181,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def load_tokenizer(path: Path, name: str = "", *, trusted: bool = False) -> Any:
-    """The tokenizer in the directory of a model of this name; an InputError where it cannot be loaded."""
+    """The tokenizer in the directory of a model of this name; an InputError if it cannot be loaded."""
     from transformers import AutoTokenizer
 
     try:
@@ -190,9 +190,9 @@ def load_tokenizer(path: Path, name: str = "", *, trusted: bool = False) -> Any:
         raise model_files.refusal(error, name or str(path), "its tokenizer") from error
 
 
-# Stand for messages while the template is applied. Templates may trim what they are given.
+# Placeholders for messages while the template is applied; without spaces, which templates may trim.
 _MESSAGE, _SYSTEM = "\ue000message\ue001", "\ue000system\ue001"
-# Some templates name the day; reads must not depend on when they are done.
+# Some templates name the day; reads must not depend on their date.
 _DAY = datetime.date(2024, 7, 26)
 
 
@@ -202,14 +202,14 @@ def around_message(
     """The text before and after a user's message, up to where the model's answer begins.
 
     The template is the model's own (``chat_template.jinja`` or ``tokenizer_config.json``) and writes the tokenizer's special
-    tokens. Models that can think before they answer are told not to.
+    tokens. Thinking before the answer is disabled in models that support it.
 
     Args:
         system: the system message; empty for the template's own, or none.
         trusted: whether Python code that comes with the model may run.
 
     Raises:
-        InputError: the model has no chat template, or it cannot be applied to these messages.
+        InputError: the model has no chat template, or the template cannot be applied to these messages.
     """
     fault = functools.partial(InputError, path=name)
     tokenizer = load_tokenizer(path, name, trusted=trusted)
@@ -230,7 +230,7 @@ def around_message(
     try:
         text = apply([{"role": "system", "content": system}, asked] if system else [asked])
         tried = apply([{"role": "system", "content": _SYSTEM}, asked]) if system else _SYSTEM
-    except Exception as error:  # a template raises what it likes: often, that it takes no system
+    except Exception as error:  # templates raise any exception: often, that they take no system message
         raise fault(
             f"its chat template cannot be applied ({error})"[:300],
             "leave the system message out" if system else "use a prompt without chat: true",
@@ -253,11 +253,11 @@ def around_message(
 
 
 def count_tokens(path: Path, name: str, texts: Sequence[str], *, trusted: bool) -> list[int]:
-    """The tokens of each text alone, without those that the tokenizer adds. Errors as ``around_message``."""
+    """Numbers of tokens by text, without tokens that the tokenizer adds. Errors as ``around_message``."""
     if not texts:
         return []
     tokenizer = load_tokenizer(path, name, trusted=trusted)
-    # Not verbose: texts longer than the model's input are no news, since only their length counts.
+    # Not verbose: no warnings on texts longer than the model's input, since only their length counts.
     encoded = tokenizer(
         list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False
     )

@@ -285,8 +285,7 @@ TRIAL = "Reply with OK."
 CUT_PROMPT = "the server cut the prompt"
 # Bytes per further token above which a cut is suspected; English has 4.5.
 _MOST_BYTES = 9
-# The longest prompt is compared with prompts of at most this share of its bytes; so many prompts of different bytes
-# and the same count are suspect.
+# The longest prompt is compared with prompts of at most this share of its bytes; so many equal counts are suspect.
 _SHORTER, _ALIKE = 0.9, 3
 
 
