@@ -1,4 +1,4 @@
-"""Readers that are a user's functions: what these are given, and the key of their reads."""
+"""Users' functions as readers: their prompts, and the key of their reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.machine.remote.api_settings import is_api
 from engine.messages.errors import InputError
 from engine.messages.wording import name_of
 
-# What a chat is made of: a role (system or user) and a content.
+# A message of a chat: a role (system or user) and a content.
 Message = dict[str, str]
 Answers = Callable[[list[Any]], Sequence[str] | Awaitable[Sequence[str]]]
 
@@ -21,11 +21,11 @@ class ReaderFunction:
     """An LLM behind a function of yours.
 
     Attributes:
-        function: takes a list of prompts and returns a list of as many texts, in their order; it may be an
-            ``async def``. The outputs of a prompt must not depend on what else is in the list.
-        name: of the reader, in results.
-        version: of all that decides its outputs (model, settings, code). Reads are stored under name and version; without
-            a version they are neither stored nor looked up, since nothing says whether it would read the same again.
+        function: takes a list of prompts and returns a list of as many texts, in the same order; it may be an
+            ``async def``. The output of a prompt must not depend on other prompts in the list.
+        name: the reader's name in results.
+        version: version of all that decides the outputs (model, settings, code). Reads are stored under name and version;
+            without a version they are neither stored nor looked up, since the outputs may have changed.
         messages: whether a prompt is a list of messages, ``{"role": …, "content": …}``, and not a text.
 
     Raises:
@@ -64,36 +64,36 @@ class ReaderFunction:
         return self.version is not None
 
     def require_sendable(self) -> None:
-        """Refuse a function that other processes cannot be given."""
+        """Refuse a function that cannot be sent to other processes."""
         _by_value(self.function).require_sendable()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionSpec:
-    """The part of a specification that only functions have; ``system`` stands before each prompt, if it is not empty."""
+    """The part of a specification that only functions have; a non-empty ``system`` precedes each prompt."""
 
     reader: ReaderFunction
     system: str = ""
 
     @property
     def decisive(self) -> list[object]:
-        """What the outputs depend on, as far as anybody here can know."""
+        """All known settings that outputs depend on."""
         return [self.reader.name, self.reader.version, self.reader.messages, self.system]
 
     def prompt(self, text: str) -> str | list[Message]:
-        """A prompt as the function is given it."""
+        """The argument of the function for a prompt."""
         if not self.reader.messages:
             return f"{self.system}\n\n{text}" if self.system else text
         system = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, {"role": "user", "content": text}]
 
 
-# What users name or give where a model is asked for.
+# Values of settings that select a reader: a name, or a function.
 ReaderChoice = str | ReaderFunction | Answers
 
 
 def reader_function(given: Answers | ReaderFunction, name: str | None = None) -> ReaderFunction:
-    """The reader that a user's function is; its attributes ``name`` (before this one), ``version`` and ``messages`` count."""
+    """A user's function as a reader; its own ``name`` takes precedence, and ``version`` and ``messages`` are read from it."""
     if isinstance(given, ReaderFunction):
         return given
     version = getattr(given, "version", None)

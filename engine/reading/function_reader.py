@@ -1,4 +1,4 @@
-"""Specify and call a reader that is a user's function."""
+"""Specify and call readers that are users' functions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _STYLE = "chat"
 
 
 def specify_function(reader: ReaderFunction, ask: ReaderAsk) -> tuple[ReaderSpec, Prompt]:
-    """The specification of a function that reads, and the prompt that it is given.
+    """The specification of a reading function and its prompt.
 
-    Where generation ends, the function says: of the template, ``stop`` and ``max_new_tokens`` are not used.
+    The function decides where outputs end: the template's ``stop`` and ``max_new_tokens`` are not used.
 
     Raises:
-        InputError: what it is asked for is not a text, or the prompt cannot be used.
+        InputError: the prompt needs more than a text (Fusion-in-Decoder, choices, a limit of tokens), or is invalid.
     """
     if ask.augmentation == "fid":
         raise InputError(
@@ -66,56 +66,56 @@ def specify_function(reader: ReaderFunction, ask: ReaderAsk) -> tuple[ReaderSpec
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The one event loop of users' functions, in a thread: clients belong to the loop that they were first used in."""
+    """The event loop that all users' functions share, in a thread: clients belong to the loop of their first use."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="async functions", daemon=True).start()
     return loop
 
 
 def awaited(value: Any) -> Any:
-    """What a user's function returned; of an ``async def``, what it comes to, in an event loop that all of them share."""
+    """The result of a user's function; a coroutine of an ``async def`` is run in the shared event loop."""
     if not inspect.iscoroutine(value):
         return value
     answer = asyncio.run_coroutine_threadsafe(value, _loop())
     try:
         return answer.result()
     finally:
-        answer.cancel()  # who is interrupted waits for nothing
+        answer.cancel()  # an interrupt does not wait for the answer
 
 
 class FunctionReader:
-    """A function of the user's as a reader. See ``engine.reading.protocol.Reader``."""
+    """A user's function as a reader. See ``engine.reading.protocol.Reader``."""
 
     def __init__(self, spec: ReaderSpec) -> None:
         if spec.function is None:
             raise ValueError(f"{spec.name!r} is not a function")
         self._function, call = spec.function, spec.function.reader.function
-        # The user's own, so that nothing stands between on a stack that is looked at.
+        # The user's own function, so that stack inspection finds no wrapper in between.
         self._call = call.function if isinstance(call, ByValue) else call
         self._rule = rule_of(spec)
         self.stats = ReaderStats()
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
-        """Call the function, which may be an ``async def``, for all reads at once; no prompt is given to it twice.
+        """Call the function, which may be an ``async def``, once for all reads.
 
-        An exception or None in the place of a text is the failure of that read; an exception of a generator fails all
-        reads that it has not come to.
+        An exception or None in the place of a text fails that read; an exception of a generator fails all remaining
+        reads.
 
         Raises:
-            InputError: it does not return one text for each prompt, in order.
-            Exception: whatever the function raises before its first text.
+            InputError: the function does not return a text for each prompt, in order.
+            Exception: any exception that the function raises before its first text.
         """
         reader = self._function.reader
         prompts = [self._function.prompt("".join(pieces)) for pieces in inputs]
         try:
             outputs: Any = self._call(prompts)
-        except SystemExit as error:  # nothing of a reader's ends the evaluation
+        except SystemExit as error:  # a reader must not end the evaluation
             raise RuntimeError(f"the function ends the program ({error})") from error
         outputs = awaited(outputs)
         is_list = isinstance(outputs, Iterable) and not isinstance(outputs, str | Mapping | Set)
         texts: list[Any] = []
         try:
-            texts.extend(outputs if is_list else ())  # keeps what came before an error
+            texts.extend(outputs if is_list else ())  # keeps the texts before an error
         except Exception as error:
             if not texts:
                 raise

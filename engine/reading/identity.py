@@ -1,9 +1,9 @@
-"""Whose answers the stored reads of a name are: what is known of a model, or of a function's code, is kept beside them.
+"""The origin of stored reads: records of the model, or of a function's code, that made them.
 
-A folder of the store has a record for each model and code that its reads were made by (``about-DIGEST.json``), and
-marks of reads that were made anew (``reread-NUMBER-…``). A record is named by its content and never changed, so any
-number of jobs may write it. Reads that are made anew are another generation, with keys and a folder of its own; reads
-of earlier ones are taken where it has none, and stored under its keys.
+A folder of the store has a record for each model and code that made its reads (``about-DIGEST.json``), and marks of
+rereads (``reread-NUMBER-…``). A record is named by its content and never changes, so any number of jobs may write it.
+A reread starts a new generation of reads, with its own keys and folder. Reads that the generation lacks come from
+earlier generations, and are stored under its keys.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from engine.tables import READ_KEY
 
 _ABOUT, _REREAD = "about-", "reread-"
 _ENDED = "ended"
-# What some servers add to the name of a model: the date, or the number, of a version.
+# Suffix that some servers add to the name of a model: the date, or the number, of a version.
 _VERSION = re.compile(r"[-@:](\d{4}-\d\d-\d\d|\d{3,8})$")
 
 
 def keep(folder: Folder, record: str) -> None:
-    """Keep a record (JSON) in a folder of the store; nothing changes where it is there."""
+    """Keep a record (JSON) in a folder of the store; an existing record stays."""
     folder.write(_name(record.encode()), record.encode())
 
 
@@ -45,20 +45,20 @@ def _name(content: bytes) -> str:
 
 
 def _kept(folder: Folder, names: Sequence[str]) -> list[dict[str, str]]:
-    """The records of a folder, without damaged ones."""
+    """The undamaged records of a folder."""
     each = folder.read_each(name for name in names if name.startswith(_ABOUT))
     return [json.loads(content) for name, content in each if content and name == _name(content)]
 
 
 def records_of(spec: ReaderSpec) -> set[str]:
-    """What is known of who made its reads: at first, and by the answers that came since."""
+    """Records of the makers of a reader's reads: from its specification, and from answers since."""
     api = None if spec.executor else spec.api
     seen = limits_of(api.settings).seen[api.model].copy() if api else ()
     return {spec.about, *(_record(who=who, server=server) for who, server in seen)} - {""}
 
 
 def code_of_function(spec: ReaderSpec) -> str:
-    """The digest of the source of the function that reads; empty where none does, or nothing is known of it."""
+    """The digest of a reading function's source; empty if no function reads, or its source is unknown."""
     known: dict[str, str] = json.loads(spec.about or "{}")
     return known.get("who", "") if "file" in known else ""
 
@@ -75,10 +75,10 @@ def identified(
     begun: str,
     reread: bool,
 ) -> ReaderSpec:
-    """The reader with what is known of whose its stored reads are, after a look at the store.
+    """The reader with the origin of its stored reads, from the store.
 
     Args:
-        begun: tells the evaluation from others, so that it goes on where it was stopped; empty for none that begins.
+        begun: identifies the evaluation, so that a stopped reread resumes; empty if none begins.
 
     Raises:
         InputError: the stored reads are of another model, or of other code.
@@ -89,11 +89,11 @@ def identified(
     marks = [name.split("-")[1:] for name in base.names() if name.startswith(_REREAD)]
     latest = max((int(number) for number, _ in marks), default=0)
     if reread:
-        # What was stopped goes on.
+        # A stopped reread resumes.
         latest += [str(latest), begun] not in marks or [str(latest), _ENDED] in marks
         if begun:
             base.write(f"{_REREAD}{latest}-{begun}", b"")
-    now: dict[str, str] = {}  # who reads; weights say it themselves
+    now: dict[str, str] = {}  # stays empty for weights, which the fingerprint identifies
     if function is not None:
         now = code_of(function)._asdict()
     elif spec.api is not None:
@@ -103,14 +103,14 @@ def identified(
 
 
 def end_reread(spec: ReaderSpec, place: Folder) -> None:
-    """Say that an evaluation has made its reads anew: the next one that is to begins again."""
+    """Mark a reread as ended: the next one begins a new generation."""
     if spec.is_kept:
         base = place / replace(spec, renewals=0).fingerprint
         base.write(f"{_REREAD}{spec.renewals}-{_ENDED}", b"")
 
 
 def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> ReaderSpec:
-    """The reader with the earlier keys that its reads may have, and with doubts about stored ones."""
+    """The reader with earlier fingerprints of its reads, and with doubts about stored reads."""
     earlier, doubts, kept = list[str](), list[str](), list[dict[str, str]]()
     waiting = [replace(spec, renewals=one) for one in range(spec.renewals, -1, -1)]
     what = "model" if spec.api is not None and not spec.executor else "code"
@@ -120,7 +120,7 @@ def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> Reader
         records = _kept(folder, names)
         is_former = known.api is not None and known.api.former is not None
         if is_former and records:
-            continue  # of the server without a path
+            continue  # a record stands for the server without a path
         kept += records
         if known.renewals == 0 and spec.api and not is_former:
             servers = {"", spec.api.server, *(record.get("server", "") for record in kept)}
@@ -133,7 +133,7 @@ def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> Reader
         if other := _other(spec, now, records):
             if known is waiting[0]:
                 raise other
-            continue  # reads were made anew since
+            continue  # superseded by a reread
         if known is not waiting[0]:
             earlier.append(known.fingerprint)
         if now and not records:
@@ -144,7 +144,7 @@ def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> Reader
 def _doubts(
     spec: ReaderSpec, now: Mapping[str, str], kept: Sequence[Mapping[str, str]]
 ) -> Iterator[str]:
-    """What makes stored reads doubtful that nothing forbids to use."""
+    """Doubts about stored reads that may still be used."""
     whos, servers, said = (
         {record[name] for record in kept if record.get(name)} for name in ("who", "server", "said")
     )
@@ -161,12 +161,12 @@ def _doubts(
 def _other(
     spec: ReaderSpec, now: Mapping[str, str], records: Sequence[Mapping[str, str]]
 ) -> InputError | None:
-    """The error for reads of another model, or of other code, than that which reads now; None where they are not."""
+    """The error for stored reads of another model or other code than the present reader's; None if they match."""
     known = {record["who"]: record for record in records if record["who"]}
     who, asked = now.get("who", ""), spec.api.model if spec.api else ""
     if not who or not known or who in known:
         return None
-    # The version of a model, which a server does not always tell.
+    # A server does not always report the version of a model.
     versions = {_VERSION.sub("", name) for name in known}
     if who == asked and asked in versions:
         return None
@@ -183,7 +183,7 @@ def _other(
 
 
 def earlier_reads(spec: ReaderSpec, place: Folder, wanted: pl.DataFrame) -> pl.DataFrame:
-    """Wanted reads (the reads table) that the store has under earlier keys alone, with the keys of ``wanted``."""
+    """Wanted reads (the reads table) that the store has only under earlier keys, with the keys of ``wanted``."""
     reads = tables.empty(tables.READS)
     if not spec.earlier:
         return reads

@@ -1,7 +1,7 @@
-"""Counts of an evaluation for whoever watches it, made as units end; the evaluation itself does not look at them.
+"""Counts of an evaluation for monitoring, updated as units end; the evaluation itself does not use them.
 
-They are metrics by Ray's own means, too: Prometheus finds them at a port of the driver's node, where Ray has put
-``ray_`` before a name, and ``_total`` behind a counter's. ``docs/cluster/grafana.json`` shows them.
+Ray exports them as metrics, too: Prometheus finds them at a port of the driver's node, with ``ray_`` before the names
+and ``_total`` after names of counters. ``docs/cluster/grafana.json`` shows them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.watch import PoolTotals
 from engine.reading.costs import UnitResult
 
-# Others are gauges: they go down, too, or may stay 0, which a counter of Ray's cannot say.
+# Others are gauges: they also go down, or may stay 0, which a counter of Ray's cannot report.
 _COUNTERS = {"calls_requested", "calls_new", "tokens_in", "tokens_out"}
 _COUNTERS |= {"actor_calls", "actor_tokens", "actor_seconds"}
 
 
 class Observations:
-    """What was seen so far of an evaluation; one thread may tell it of units, and another ask it."""
+    """Counts of an evaluation so far; one thread may add units, and another take records."""
 
     def __init__(self, api: ApiSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._api, self._clock, self._lock = api, clock, threading.Lock()
@@ -39,7 +39,7 @@ class Observations:
     def on_unit(
         self, role: str, unit: UnitResult, reached: tuple[int, int], pool: PoolTotals
     ) -> None:
-        """Take in a unit that has ended; as ``Context.on_unit``."""
+        """Count a finished unit; as ``Context.on_unit``."""
         prompt, output, failures = unit.prompt_tokens, unit.output_tokens, unit.failures
         with self._lock:
             self._reached, self._pools[id(pool)] = reached, pool
@@ -58,7 +58,7 @@ class Observations:
                 actor["actor_seconds"] += unit.seconds  # type: ignore[assignment]
 
     def record(self) -> dict[str, Any]:
-        """The counts as they are now, as ``progress.json`` has them (docs/formats.md)."""
+        """The current counts, in the format of ``progress.json`` (docs/formats.md)."""
         with self._lock:
             now, (done, expected) = self._clock(), self._reached
             together = sum(self._roles.values(), Counter[str]())
@@ -68,7 +68,7 @@ class Observations:
             since, before = self._records[0]
             left = (now - since) * (expected - done) / (new - before) if new > before else None
             pools = list(self._pools.values())
-            # Where Ray has no part in it, this process reads.
+            # Without Ray, this process reads.
             alive = pools[-1].actors or min(1, len(self._actors)) if pools else 0
             self._actor_seconds += alive * (now - self._last)
             self._last = now
@@ -89,14 +89,14 @@ class Observations:
 
 
 class RayMetrics:
-    """Sets metrics to what records say, in a driver's process while Ray runs there."""
+    """Sets Ray's metrics to the numbers of records, in a driver's process with Ray."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Any] = {}
         self._told: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def tell(self, record: dict[str, Any]) -> None:
-        """Take in a record: its numbers, and those of each role and actor with its name as a tag."""
+        """Set metrics from a record; numbers of roles and actors are tagged with their names."""
         if "ray" not in sys.modules or not sys.modules["ray"].is_initialized():
             return
         numbers = {k: v for k, v in record.items() if k not in ("last_error", "roles", "actors")}

@@ -153,7 +153,7 @@ def _results(plans: Plans, local: Local, pool: Pool, attempts: Any) -> Iterator[
     # Blocks are cut at a byte: each unit is its own block, and so its own task. `repartition` would need tasks
     # with a whole CPU, and actors may leave none.
     dataset.context.target_max_block_size = 1
-    # Thresholds count units per actor, which are ``_AT_ONCE`` times as many as with a unit at a time.
+    # Thresholds are shares of busy slots, of which an actor has ``_AT_ONCE``: one busy slot makes a busy actor.
     scaling = dataset.context.autoscaling_config
     scaling.actor_pool_util_upscaling_threshold /= _AT_ONCE
     scaling.actor_pool_util_downscaling_threshold /= _AT_ONCE

@@ -1,12 +1,12 @@
-"""Conversion of readers to what is loaded here: a directory of safetensors, config and tokenizer.
+"""Conversion of readers to a directory of safetensors, config and tokenizer.
 
 Two forms are converted, GGUF files and T5 checkpoints that PyTorch pickled. Checkpoints of Fusion-in-Decoder's own code
-(github.com/facebookresearch/FiD) have other names for weights, since it wraps the encoder and each of its blocks, and
-no tokenizer.
+(github.com/facebookresearch/FiD) have other names of weights, since it wraps the encoder and each block, and no
+tokenizer.
 
-Of a GGUF file's header, transformers passes over the keys that it has no name for, with the scaling of rotary positions
-among them, and over tensors of other names. Here every key below the architecture's name is put into the configuration,
-says what the shapes of weights say too, or has a value that changes nothing; else it is refused by name.
+transformers ignores keys of a GGUF file's header that it has no name for, including the scaling of rotary positions, and
+tensors of other names. Here every key below the architecture's name is put into the configuration, repeats the shapes
+of weights, or has a value that changes nothing; any other key is refused by name.
 
 Source: gguf/constants.py, and convert_hf_to_gguf.py in llama.cpp, which writes these keys.
 """
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from gguf import GGUFReader
     from transformers import PreTrainedModel
 
-# Keys that are no hyperparameters: of tokenizers (transformers and ``_added`` read them), and about the file.
+# Keys that are no hyperparameters: for tokenizers (read by transformers and ``_added``), and about the file.
 _BESIDE = ("GGUF.", "general.", "tokenizer.", "quantize.", "imatrix.", "mradermacher.")
 _WHOLE = (("split.count", 0), ("split.count", 1), ("split.no", 0))
-# A wrong one of these gives weights of other shapes or other names, which are refused.
+# A wrong value here gives weights of other shapes or other names, which are refused.
 _SHAPES = re.compile(
     r"vocab_size|embedding_length|block_count|expert(_shared)?_count|(expert_|expert_shared_)?feed_forward_length|"
     r"attention\.(value_length(_swa)?|relative_buckets_count)|shortconv\.l_cache|"
@@ -60,7 +60,7 @@ _DEFAULTS = {
     "rope.scaling.yarn_log_multiplier": 0,
 }
 _EPSILON = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
-# What configurations call a setting, where it is not the last word of its key; the first that a class has is meant.
+# Names of settings in configurations, if not the last word of the key; the first that a class has counts.
 _NAMES = {
     "context_length": ("max_position_embeddings",),
     "attention.head_count": ("num_attention_heads",),
@@ -75,7 +75,7 @@ _NAMES = {
     "expert_weights_norm": ("norm_topk_prob",),
     "expert_weights_scale": ("routed_scaling_factor",),
 }
-# Keys of YaRN, and the parameters that they are.
+# Keys of YaRN, and the parameters that they set.
 _YARN = {
     "rope.scaling.original_context_length": "original_max_position_embeddings",
     "rope.scaling.yarn_attn_factor": "attention_factor",
@@ -86,9 +86,7 @@ FACTORS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_fa
 
 
 def settle(header: GGUFReader, config: Any) -> None:
-    """Put what the header says into a configuration, wherever that says otherwise; a ValueError names a key or tensor that
-    can neither be put there nor passed over.
-    """
+    """Update a configuration by the header; a ValueError names a key or tensor that can neither be applied nor ignored."""
     family = header.fields["general.architecture"].contents()
     said: dict[str, Any] = {}
     for key, field in header.fields.items():
@@ -105,7 +103,7 @@ def settle(header: GGUFReader, config: Any) -> None:
 
 
 def _set_plain(said: Mapping[str, Any], config: Any) -> set[str]:
-    """Set all but rotary positions; the keys that are done with."""
+    """Set all but rotary positions; returns the handled keys."""
     defaults, done, kinds = type(config)(), set[str](), getattr(config, "layer_types", None)
     slides = not kinds or "sliding_attention" in kinds
     for suffix, value in said.items():
@@ -114,7 +112,7 @@ def _set_plain(said: Mapping[str, Any], config: Any) -> set[str]:
         if suffix == "attention.sliding_window" and value and not slides:
             continue  # no layer would look at it
         if name is not None and not suffix.startswith("rope."):
-            # LFM2 has one number for all of its layers with attention.
+            # LFM2 has the same number for all layers with attention.
             value = max(value) if isinstance(value, list) and suffix.endswith("_kv") else value
             if not _same(getattr(config, name), value):
                 setattr(config, name, value)
@@ -131,7 +129,7 @@ def _set_plain(said: Mapping[str, Any], config: Any) -> set[str]:
         done.add("attention.max_alibi_bias")
     if config.model_type == "mistral" and "attention.sliding_window" not in said:
         config.sliding_window = None
-    # Of the largest Gemma 2 and 3 alone the scale is another one, and no key says so (llama.cpp goes by the layers).
+    # The largest Gemma 2 and 3 have another scale, which no key shows (llama.cpp goes by the number of layers).
     if (config.model_type, config.num_hidden_layers) in (("gemma2", 46), ("gemma3_text", 62)):
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
     if isinstance(pattern := said.get("attention.sliding_window_pattern"), list) and kinds:
@@ -143,12 +141,12 @@ def _set_plain(said: Mapping[str, Any], config: Any) -> set[str]:
 def _set_positions(
     said: Mapping[str, Any], config: Any, tensors: Mapping[str, np.ndarray]
 ) -> set[str]:
-    """Set rotary positions and their scaling; the keys that are done with."""
+    """Set rotary positions and their scaling; returns the handled keys."""
     parameters = getattr(config, "rope_parameters", None)
     if not isinstance(parameters, dict):
         return set()
     whole = parameters.get("full_attention", parameters)
-    done = {"rope.scaling.original_context_length"}  # of scaling that is set below, if any
+    done = {"rope.scaling.original_context_length"}  # for scaling set below, if any
     for suffix, part in (("", whole), ("_swa", parameters.get("sliding_attention"))):
         base, dimensions = said.get(f"rope.freq_base{suffix}"), f"rope.dimension_count{suffix}"
         if base is not None and part is not None:
@@ -194,9 +192,9 @@ def _set_positions(
 
 
 def _as_llama3(factors: np.ndarray, base: float) -> dict[str, Any]:
-    """The parameters of Llama 3's scaling by which frequencies are divided by these factors; a ValueError where none fit.
+    """Parameters of Llama 3's scaling that divide frequencies by these factors; a ValueError if none fit.
 
-    It depends on the quotients of the original length by two others alone: Llama 3's are tried, then solved for.
+    Only the quotients of the original length by two others matter: Llama 3's are tried, then solved for.
     """
     factors = np.asarray(factors, dtype=np.float64)
     lengths = 2 * math.pi * base ** (np.arange(len(factors)) / len(factors))
@@ -228,7 +226,7 @@ def _as_llama3(factors: np.ndarray, base: float) -> dict[str, Any]:
 
 
 def _width(config: Any) -> int:
-    """Numbers of a head of the layers that see all tokens."""
+    """Width of a head in layers that see all tokens."""
     names = ("global_head_dim", "head_dim", "d_kv")
     known = next(filter(None, (getattr(config, name, None) for name in names)), None)
     return int(known or config.hidden_size // getattr(config, "num_attention_heads", 1))
@@ -239,7 +237,7 @@ def _same(one: Any, other: Any) -> bool:
     return bool(np.float32(one) == np.float32(other)) if numbers else bool(one == other)
 
 
-# Parts of a converted model's address: to be raised with any change of what is written.
+# Parts of a converted model's address: to be raised with any change of the written files.
 CHECKPOINT_VERSION = 1
 GGUF_VERSION = 3
 CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
@@ -268,7 +266,7 @@ def convert_gguf(source: Path, target: Path) -> None:
     The tokenizer adds the begin and end tokens that llama.cpp adds (``_added``): transformers does not read these flags.
 
     Raises:
-        InputError: transformers cannot read it, or its model would not be the file's (``settle``).
+        InputError: transformers cannot read the file, or would build another model (``settle``).
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -299,7 +297,7 @@ def convert_gguf(source: Path, target: Path) -> None:
                     trust_remote_code=False,
                     **file,
                 )
-            # Zeros are what a bias or a norm of Gemma's is without a tensor; all else would be random.
+            # A missing bias, or norm of Gemma's, means zeros; any other missing weight would be random.
             weights = model.state_dict()
             loading["missing_keys"] = [
                 name for name in loading["missing_keys"] if weights[name].count_nonzero()
@@ -317,7 +315,7 @@ def convert_gguf(source: Path, target: Path) -> None:
                     f"{len(unused)} of its tensors would not be used, {unused[0]} first"
                 )
             added = _added(header)
-            # The tokenizer's file says whether it was told so: part of the digest that names stored reads.
+            # The tokenizer's file records these flags, and is part of the digest that names stored reads.
             tokenizer = AutoTokenizer.from_pretrained(
                 source.parent, trust_remote_code=False, **file, **added
             )
@@ -325,7 +323,7 @@ def convert_gguf(source: Path, target: Path) -> None:
             raise ValueError(f"{lost[0]} holds, but the header names no such token")
     except InputError:
         raise
-    except Exception as error:  # whatever a damaged file makes the libraries raise
+    except Exception as error:  # on a damaged file the libraries may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
             f"cannot be converted ({reason})",
@@ -341,7 +339,7 @@ def convert_gguf(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _parsed_once(source: Path) -> Iterator[GGUFReader]:
-    """Have transformers parse a header once and not thrice, 2 s each, and map the tensors' names once and not by module."""
+    """Make transformers parse a header once and not thrice, 2 s each, and map the tensors' names once and not by module."""
     import gguf
 
     parse = gguf.GGUFReader
@@ -360,8 +358,8 @@ def _parsed_once(source: Path) -> Iterator[GGUFReader]:
 
 
 def _added(header: GGUFReader) -> dict[str, bool]:
-    """Which tokens a GGUF file's tokenizer adds to a text: ``add_bos_token``, ``add_eos_token``, by the header's flags, or by
-    llama.cpp's default for the kind of tokenizer.
+    """Tokens that a GGUF file's tokenizer adds to a text, ``add_bos_token`` and ``add_eos_token``: by the header's flags,
+    or by llama.cpp's default for the kind of tokenizer.
 
     Source: ``llama_vocab::impl::load`` in llama.cpp's src/llama-vocab.cpp (commit 00ad355), for the kinds of
     tokenizer that transformers reads from GGUF files.
@@ -385,9 +383,9 @@ def _added(header: GGUFReader) -> dict[str, bool]:
 
 
 def checkpoint_files(directory: Path) -> list[Path]:
-    """The files that a T5 checkpoint's conversion depends on; none where it needs no conversion.
+    """The files that a T5 checkpoint's conversion depends on; empty if no conversion is needed.
 
-    Converted are pickled weights without safetensors beside them, and safetensors in which the encoder is wrapped.
+    Pickled weights without safetensors, and safetensors with a wrapped encoder, are converted.
     """
     stored = sorted(directory.glob("*.safetensors"))
     if stored:
@@ -416,12 +414,12 @@ def convert_checkpoint(source: Path, target: Path) -> None:
     embeddings that T5 ties are written once.
 
     Fusion-in-Decoder's own code needs transformers 3.0.2, where T5 had a relative position bias in the decoder's
-    cross-attention, and inputs without an end token. Where a checkpoint of wrapped weights has that bias, both are kept: the
-    model becomes ``engine.reading.models.t5`` and the tokenizer adds no token. A T5 that was not wrapped is read as
-    transformers reads it, without the bias.
+    cross-attention, and inputs without an end token. A checkpoint of wrapped weights with that bias keeps both: the
+    model becomes ``engine.reading.models.t5.FidT5`` and the tokenizer adds no token. An unwrapped T5 is read as by
+    transformers, without the bias.
 
     Raises:
-        InputError: the files hold more than tensors, or other weights than config.json asks for, or no tokenizer is there.
+        InputError: the files hold more than tensors, the weights do not fit config.json, or there is no tokenizer.
     """
     import torch
     from safetensors.torch import save_file
@@ -486,7 +484,7 @@ def convert_checkpoint(source: Path, target: Path) -> None:
 
 
 def _load(source: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint, mapped from its files where their format allows."""
+    """All tensors of a checkpoint, memory-mapped if the format allows."""
     state: dict[str, torch.Tensor] = {}
     for file in _weight_files(source):
         state |= plain_tensors(file, "cpu")
@@ -516,7 +514,7 @@ def _weight_files(source: Path) -> list[Path]:
 
 
 def _unwrapped(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], bool]:
-    """Weights under the names that T5 has for them, and whether some had others."""
+    """Weights under T5's names, and whether any had another name."""
     renamed = {
         _WRAPPED_BLOCK.sub(
             r"encoder.block.\1.", re.sub(r"^encoder\.encoder\.", "encoder.", name)
@@ -538,7 +536,7 @@ def _empty_model(source: Path, config: dict[str, Any]) -> PreTrainedModel:
                 AutoConfig.for_model(**config), trust_remote_code=False
             )
             return model
-    except Exception as error:  # a value that the configuration or a layer refuses
+    except Exception as error:  # the configuration or a layer refuses a value
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
             f"describes no model ({reason})",

@@ -1,11 +1,11 @@
-"""Encoder-decoder readers: Fusion-in-Decoder and, as its case of one input, plain generation.
+"""Encoder-decoder readers: Fusion-in-Decoder and, for reads of a single input, plain generation.
 
 Fusion-in-Decoder (Izacard & Grave, EACL 2021) encodes every (question, passage) on its own and lets the decoder attend
 to all encodings at once. A read is a list of inputs; with one input this is the model's ordinary generation.
 
-The decoder needs the same of a passage alone and fused. So inputs that several reads of a call share are encoded, and
-projected to cross-attention keys and values, once; and the reads of a query are decoded together: eRAG and end-to-end
-evaluation cost little more than the latter alone.
+The decoder uses the same encoding of a passage alone and fused. So inputs that several reads of a call share are
+encoded, and projected to cross-attention keys and values, once; and reads of a query are decoded together. eRAG and
+end-to-end evaluation together cost little more than end-to-end evaluation alone.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from engine.reading.models.tokenizing import Input, longest_input, parted, token
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
 # Tokens that a CPU encodes at once: enough for full speed of its matrix products, few enough for
-# what lies between two of them to stay in its caches.
+# intermediate results to stay in its caches.
 CPU_CHUNK_TOKENS = 2048
 
 
 class _Read(list[Input]):
-    """A read is its inputs; where a text is scored, that with its tokens, the end token included."""
+    """The inputs of a read; and the text to score, if any, with its tokens, the end token included."""
 
     target: str | None = None
     tokens: Sequence[int] = ()
@@ -52,7 +52,7 @@ class _Read(list[Input]):
 
     @property
     def truncated(self) -> bool:
-        """Whether one of its inputs was cut."""
+        """Whether an input was cut."""
         return any(item.truncated for item in self)
 
 
@@ -88,7 +88,7 @@ class EncoderDecoderReader:
         self._padded = self._device.type == "cuda"
         most = device.max_batch_tokens(self._device) if self._padded else CPU_CHUNK_TOKENS
         self._chunk_tokens = min(spec.batch_tokens or most, most)
-        # What decoding takes is memory alone; tokens need no limit.
+        # Memory alone limits decoding; tokens need no limit.
         self._decoded_tokens = spec.batch_tokens or batching.UNBOUNDED
 
     def prepare(self) -> None:
@@ -103,7 +103,7 @@ class EncoderDecoderReader:
         continuing.check_encoder_decoder(model, loop, spec)
         self._encode_cost = loop.encode_cost
         if measured := device.token_cost(self._device, partial(self._probe, loop)):
-            # What is kept of a token is certain, whatever was measured.
+            # The stored bytes of a token are exact, and bound the measurement from below.
             per_token = max(measured[1], float(loop.kept_per_token))
             self._encode_cost = replace(self._encode_cost, per_token=per_token)
             self.stats.token_bytes = int(measured[1])
@@ -111,13 +111,13 @@ class EncoderDecoderReader:
 
     @cached_property
     def _allowance(self) -> batching.Allowance:
-        """What batches may take, found when the model has run: half for encodings, a quarter each for encoding and decoding."""
+        """Memory of batches, measured after the model ran: half for encodings, a quarter each for encoding and decoding."""
         _ = self._model
         weights = sum(p.numel() * p.element_size() for p in self._weights.parameters())
         return batching.Allowance(device.batch_memory(self._spec, self._device, weights))
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
-        """Generate from each read's inputs. See ``engine.reading.protocol.Reader``."""
+        """Generate outputs from reads' inputs. See ``engine.reading.protocol.Reader``."""
         return self.start(inputs)()
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
@@ -147,7 +147,7 @@ class EncoderDecoderReader:
                 reads[first:last], self._read_together, _failed, self._count_halving
             )
             if self.stats.memory_halvings > before:
-                # Reads that come later start smaller: what failed once would fail again, for a while.
+                # Later batches start smaller: the same size would fail again, for a while.
                 most = max(sum(map(self._kept_bytes, read)) for read in reads[first:last])
                 self._allowance.ran_out(least=2.0 * most)
             else:
@@ -156,13 +156,13 @@ class EncoderDecoderReader:
         return outputs
 
     def _probe(self, loop: T5, tokens: int) -> None:
-        """Encode made-up texts of this many tokens in total, to measure what they take."""
+        """Encode made-up texts of this many tokens in total, to measure their memory."""
         whole, rest = divmod(tokens, self._limit)
         lengths = [self._limit] * whole + [rest] * (rest > 0)
         loop.encode([[self._start] * length for length in lengths])
 
     def _held_together(self, reads: Sequence[_Read]) -> Iterator[tuple[int, int]]:
-        """Ranges of reads whose encodings half of the memory holds; at least one read."""
+        """Ranges of reads whose encodings fit half of the memory; at least one read each."""
         first, held, taken = 0, set[Input](), 0
         for position, read in enumerate(reads):
             new = set(read) - held
@@ -196,7 +196,7 @@ class EncoderDecoderReader:
             memory=self._allowance.bytes / 4,
             max_tokens=self._decoded_tokens,
         ):
-            # Neighbours in memory stand next to each other.
+            # Sorted, so that neighbours in memory are neighbours in the batch.
             batched = sorted(
                 (ready[place] for place in batch), key=lambda i: _where(reads[i], slots)
             )
@@ -214,7 +214,7 @@ class EncoderDecoderReader:
         self.stats.memory_halvings += 1
 
     def _encode(self, items: Sequence[Input], encodings: Encodings) -> dict[Input, str]:
-        """Fill the encodings of the items; the reasons of those that could not be encoded."""
+        """Fill the encodings of the items; returns reasons of failures by item."""
         reasons = {item: "it has no tokens" for item in items if not item.tokens}
         places = [i for i, item in enumerate(items) if item.tokens]
         for chunk in batching.cut_batches(
@@ -248,7 +248,7 @@ class EncoderDecoderReader:
     def _decode(
         self, reads: Sequence[_Read], encodings: Encodings, slots: dict[Input, Slot]
     ) -> list[ReadOutput]:
-        """Outputs of reads, decoded in lock-step; those that are finished leave the batch."""
+        """Outputs of reads, decoded in lock-step; finished reads leave the batch."""
         decoding = self._model.decoding(encodings, [_parts(read, slots) for read in reads])
         if self._choices:
             logits = decoding.step([self._start] * len(reads))
@@ -262,7 +262,7 @@ class EncoderDecoderReader:
         latest = [self._start] * len(reads)
         logs: list[list[float]] = [[] for _ in reads]
         ended = ["length"] * len(reads)
-        given = reads[0].target is not None  # all of a call, or none
+        given = reads[0].target is not None  # in all reads of a call, or in none
         while True:
             logits = decoding.step(latest)
             if given:
@@ -308,13 +308,13 @@ class EncoderDecoderReader:
 
 
 def _order(item: Input) -> tuple[int, tuple[int, ...]]:
-    """The order of inputs wherever it is free: by the length at which they are kept."""
+    """The order of inputs if it is free: by padded length."""
     return padded_length(len(item.tokens)), item.tokens
 
 
 def _placed(reads: Sequence[_Read]) -> list[Input]:
-    """The distinct inputs of reads in the order in which they are kept: those of a fused read together, by length; single
-    reads follow where these are, or stand by length at the end.
+    """Distinct inputs of reads in the order of storage: inputs of a fused read together, by length; further inputs of
+    single reads at the end, by length.
     """
     placed: dict[Input, None] = {}
     for read in reads:
@@ -325,13 +325,13 @@ def _placed(reads: Sequence[_Read]) -> list[Input]:
 
 
 def _where(read: _Read, slots: dict[Input, Slot]) -> tuple[int, int, int]:
-    """Sorts reads of one input by where it is kept, and fused ones behind them."""
+    """A sort key: single reads by the place of their input in storage, then fused reads."""
     slot = slots[read[0]]
     return len(read), slot.padded, slot.place
 
 
 def _parts(read: _Read, slots: dict[Input, Slot]) -> list[Part]:
-    """A read's inputs in the order in which they are kept, so that neighbours stay neighbours."""
+    """A read's inputs in the order of storage, so that neighbours stay neighbours."""
     offsets = accumulate((len(item.tokens) for item in read), initial=0)
     placed = sorted(zip(read, offsets, strict=False), key=lambda pair: _order(pair[0]))
     return [Part(slots[item], offset) for item, offset in placed]

@@ -1,7 +1,7 @@
 """Decoder-only models run on padded batches, with transformers' own attention and cache.
 
-On GPUs without vLLM, and on a CPU for models that ``engine.reading.models.attention`` does not know. The
-first tokens that a batch shares are computed once and their keys and values repeated for its rows.
+Used on GPUs without vLLM, and on a CPU for models that ``engine.reading.models.attention`` does not
+support. First tokens shared by a batch are computed once, and their keys and values repeated for its rows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class PaddedModel:
     """A decoder-only model that answers batch by batch.
 
     Args:
-        shares: whether tokens that texts begin with may be computed apart. Not in models that look
-            back only so far: padding stands behind the shared part, where their window counts it.
+        shares: whether shared first tokens may be computed separately. Not in models with sliding
+            windows: padding stands after the shared part, and their window would count it.
     """
 
     def __init__(
@@ -42,25 +42,25 @@ class PaddedModel:
 
     @torch.inference_mode()
     def probe(self, tokens: int) -> None:
-        """Run a number of tokens as one text, to measure what they cost."""
+        """Run a number of tokens as one text, to measure their memory."""
         ids = torch.zeros((1, tokens), dtype=torch.long, device=self._device)
         self._model(input_ids=ids, use_cache=True, logits_to_keep=1)
 
     def shrink(self) -> None:
-        """Batches are halved by who runs them; there is nothing else to make smaller."""
+        """Do nothing: the caller halves batches."""
 
     def grow(self) -> None:
-        """Batches grow with the memory that they may use; there is nothing else to make larger."""
+        """Do nothing: batches grow with the memory that they may use."""
 
     def learn(self, fixed: float, per_token: float) -> None:
-        """Take the measured bytes of a probe: of any, and of each of its tokens."""
+        """Store the measured bytes of a probe: a fixed part, and a part per token."""
         self._batch_bytes, self._token_bytes = fixed, per_token
 
     def cost(self, shared: int, target: int = 0) -> batching.MemoryCost:
-        """Bytes of a batch of texts behind ``shared`` tokens, of whose last tokens at most ``target`` are scored."""
+        """Bytes of a batch of texts after ``shared`` tokens; at most the last ``target`` tokens of a text are scored."""
         config = self._model.config
         item = torch.empty((), dtype=self._model.dtype).element_size()
-        # Of some models (Gemma 4), layers differ.
+        # Layers differ in some models (Gemma 4).
         differ = getattr(config, "is_heterogeneous", False)
         layers = [*config.per_layer_config] if differ else [config] * config.num_hidden_layers
         shapes = [
@@ -75,7 +75,7 @@ class PaddedModel:
             getattr(layer, "intermediate_size", None) or 4 * layer.hidden_size for layer in layers
         )
         keys_values = 2 * sum(groups * head for _, groups, head in shapes) * item
-        # InMemoryInputs at the widest point of a layer: the states in and out, the gate and up projections
+        # Memory at the widest point of a layer: the states in and out, the gate and up projections
         # and their product, in the model's precision, and one copy of the states in fp32 (norms).
         activations = float(item * (6 * config.hidden_size + 3 * inner) + 4 * config.hidden_size)
         if self._token_bytes is not None:
@@ -83,7 +83,7 @@ class PaddedModel:
         mask = item * (1 + max(heads // groups for heads, groups, _ in shapes))
         return batching.MemoryCost(
             # A growing cache is copied once as it grows, hence twice the keys and values.
-            # Logits are in the model's precision, and may be there twice where they are scaled.
+            # Logits are in the model's precision, and may exist twice if they are scaled.
             per_row=2 * keys_values * (shared + (0 if target else self._writer.most))
             + (4 + 2 * item * target) * config.vocab_size
             + self._batch_bytes,
@@ -94,7 +94,7 @@ class PaddedModel:
     def batches(
         self, texts: Sequence[PromptRead], *, memory: float, max_tokens: int
     ) -> Iterator[list[int]]:
-        """Places of ``asked`` in batches that fit ``memory`` bytes; texts of a batch share a head."""
+        """Indices of ``texts`` in batches that fit ``memory`` bytes; texts of a batch share a head."""
 
         def head(place: int) -> tuple[int, ...]:
             text = texts[place]
@@ -111,7 +111,7 @@ class PaddedModel:
                 yield [together[i] for i in batch]
 
     def _shared(self, asked: Sequence[PromptRead]) -> int:
-        """Tokens that the texts of a batch share at their head; each keeps its last for itself."""
+        """The number of first tokens that the texts of a batch share; the last token of a text is never shared."""
         return min(min(a.head, len(a.tokens) - 1) for a in asked) if self._shares else 0
 
     def _head_states(self, head: list[int]) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
@@ -136,7 +136,7 @@ class PaddedModel:
 
     @torch.inference_mode()
     def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
-        """Continue texts that share a head, as one batch: all at once, and nothing is under way when it ends."""
+        """Continue texts that share a head, as one batch, until all are finished."""
         yield
         shared = self._shared(asked)
         rest = [[*a.tokens[shared:], *a.target[:-1]] for a in asked]
@@ -190,7 +190,7 @@ class PaddedModel:
         cache: DynamicCache,
         keep: int = 1,
     ) -> torch.Tensor:
-        """Logits, (rows, keep, vocabulary), of what follows each of the last tokens."""
+        """Logits, (rows, keep, vocabulary), of the tokens after the last ``keep`` tokens."""
         out = self._model(
             input_ids=ids,
             attention_mask=mask,

@@ -243,7 +243,7 @@ class Decoding:
         self._at = 0
         # Rows of the caches with unfinished reads.
         self._alive = list(range(rows))
-        # Widths in multiples of 32 also keep a batch of one read on the kernel of larger batches: torch has
+        # Widths in multiples of 32 also keep single reads on the kernel of larger batches: torch has
         # another kernel for small products, which rounds differently.
         self._caches = torch.zeros(
             (model.layers, 2, rows, model.heads, STEP, model.head_width),

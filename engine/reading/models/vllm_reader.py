@@ -1,6 +1,6 @@
-"""Decoder-only readers on vLLM, which batches continuously and keeps what prompts share in a cache.
+"""Decoder-only readers on vLLM, which batches continuously and caches shared parts of prompts.
 
-Prompts are tokenized and cut, and outputs decoded, as ``CausalReader`` does: in fp32 the outputs are
+Prompts are tokenized and cut, and outputs decoded, as in ``CausalReader``: in fp32 the outputs are
 the same (tested). Written for vLLM 0.32.
 """
 
@@ -31,24 +31,23 @@ from engine.reading.models.tokenizing import PromptRead, PromptReader
 from engine.reading.models.vllm_support import PromptBatch, RequestsUnderWay, cache_memory, sampling
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
-# The share of each of several GPUs that vLLM takes where the user does not say; it looks itself whether that
-# much is free.
+# The default share of memory that vLLM takes per GPU of several; vLLM itself checks that it is free.
 _SHARE_OF_SEVERAL = 0.9
-# vLLM does not start where less is free than its share, when it has set itself up (vllm/v1/worker/utils.py).
+# vLLM does not start if less than its share is free after its own setup (vllm/v1/worker/utils.py).
 _SPARE = 512 * 2**20
 # Prefixes are shared in whole blocks; vLLM's 128 on a CPU are more than an instruction with examples.
 _CPU_BLOCK = 32
 
 
-# Those in use, by what decides them (``ReaderSpec.model``); each goes with the last of its readers.
+# Engines in use, by ``ReaderSpec.model``; an engine goes with the last of its readers.
 _IN_USE: WeakValueDictionary[tuple[object, ...], RequestsUnderWay] = WeakValueDictionary()
 
 
 class VllmReader(PromptReader):
     """A decoder-only model that vLLM runs in this process.
 
-    Readers of one model share vLLM with it. One model is in a process at a time: vLLM's process groups are global, and go
-    when the last reader of a model goes.
+    Readers of the same model share vLLM and the model. A process holds one model at a time: vLLM's process groups are
+    global, and go with the last reader of the model.
     """
 
     reads_ahead = True
@@ -71,20 +70,20 @@ class VllmReader(PromptReader):
         self._sampling = SamplingParams(
             temperature=0.0,
             max_tokens=self._new_tokens,
-            # Chats may begin with one, or with a thought that holds one: their answers are cut below.
+            # Chats may begin with a stop string, or with a thought that contains one: they are cut below.
             stop=[] if self._rule.chat else list(spec.stop),
-            # The model's own end tokens and no others: vLLM would add the tokenizer's.
+            # Only the model's own end tokens: vLLM would add the tokenizer's.
             ignore_eos=True,
             stop_token_ids=sorted(end_tokens(generation_config(Path(spec.path), config))),
             logprob_token_ids=sorted(set(self._first)) or None,
             logprobs=0 if spec.scores == "own" else None,
             **sampling(spec),
         )
-        if spec.scores == "target":  # of the prompt's tokens, of which the last are the target's
+        if spec.scores == "target":  # the prompt ends with the target's tokens
             self._sampling = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
-        """Continue each read's one prompt. See ``engine.reading.protocol.Reader``."""
+        """Continue the prompts of reads. See ``engine.reading.protocol.Reader``."""
         return self.start(inputs)()
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
@@ -129,7 +128,7 @@ class VllmReader(PromptReader):
             scores = [completion.logprobs[0][token].logprob for token in self._first]
             choice = weighed(
                 self._spec.choices, scores
-            )  # a single one among all tokens, see _start
+            )  # a single choice is weighed among all tokens, see _start
             return chosen(*choice, length, truncated=read.truncated)
         tokens, ended = list(completion.token_ids), ended_by(reason)
         if isinstance(completion.stop_reason, int):  # an end token, which is not part of the output
@@ -143,14 +142,14 @@ class VllmReader(PromptReader):
 
 
 def _prepare(spec: ReaderSpec) -> torch.device:
-    """The device, as ``device.prepare`` gives it; of several GPUs, this process touches none."""
+    """The device, as from ``device.prepare``; with several GPUs, this process touches none."""
     if spec.gpus == 1:
         return device.prepare(spec)
     if spec.threads:
         torch.set_num_threads(spec.threads)
     if device.machine_has_gpu():
         return torch.device("cuda")
-    # vLLM would give each process a NUMA node of its own, of which there are hardly as many (tests).
+    # vLLM would give each process its own NUMA node, and there may be fewer nodes (tests).
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     return torch.device("cpu")
 
@@ -166,8 +165,8 @@ def _share_of_each(spec: ReaderSpec) -> float:
 
 
 def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
-    """Load the model into vLLM; an InputError where memory does not suffice."""
-    gc.collect()  # a reader that nobody holds any more is to go now, not with this one's groups
+    """Load the model into vLLM; an InputError if memory does not suffice."""
+    gc.collect()  # free unreferenced readers now, not together with this one's groups
     options: dict[str, Any]
     if on.type == "cuda":
         options = {"gpu_memory_utilization": _share_of_each(spec)}
@@ -177,10 +176,10 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
             "block_size": _CPU_BLOCK,
             "enforce_eager": True,
         }
-        # vLLM takes a single thread unless it is told.
+        # vLLM takes a single thread by default.
         os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
     if spec.gpus > 1:
-        # Ray has given this actor its GPUs: vLLM is to start its processes itself, and not to ask Ray.
+        # Ray has given this actor its GPUs: vLLM must start its processes itself, without Ray.
         options |= {"tensor_parallel_size": spec.gpus, "distributed_executor_backend": "mp"}
     # triton, which only GPUs need, and names of torch that vLLM still uses
     logging.getLogger("torch._library").setLevel(logging.ERROR)
@@ -194,14 +193,14 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
                 max_model_len=-1,  # as long as the model's positions and the cache allow
                 enable_prefix_caching=True,
                 # A single choice is weighed among all tokens. Several are weighed among themselves, and
-                # differ by as much as their logits do, up to rounding.
+                # differ like their logits, up to rounding.
                 logprobs_mode="raw_logprobs",
                 # the files that transformers would read, and never a pickle
                 config_format="hf",
                 tokenizer_mode="hf",
                 load_format="safetensors",
                 trust_remote_code=bool(spec.code),
-                generation_config="vllm",  # nothing that would make the model sample otherwise
+                generation_config="vllm",  # no settings that change sampling
                 seed=0,
                 use_tqdm_on_load=False,
                 disable_log_stats=True,
@@ -223,7 +222,7 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
 
 
 def _profiled_again(options: EngineArgs, tries: int = 4) -> LLMEngine:
-    """vLLM, started again where others gave memory of the GPU back while it measured what its model takes."""
+    """vLLM, restarted if other processes freed memory of the GPU while vLLM measured its model's memory."""
     start = partial(LLMEngine.from_engine_args, options, usage_context=UsageContext.LLM_CLASS)
     for _ in range(tries - 1):
         try:

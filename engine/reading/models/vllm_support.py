@@ -1,4 +1,4 @@
-"""What a reader on vLLM needs, without vLLM or torch: checks of its files, and the requests that are under way."""
+"""Support for readers on vLLM, without vLLM or torch: checks of files, settings, and running requests."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from engine.messages.extras import is_installed
 from engine.reading.models import weights
 from engine.reading.protocol import ReaderSpec
 
-# What a process with vLLM holds on a CPU, without weights and cache: half of it are imports, the rest
+# Memory of a process with vLLM on a CPU, without weights and cache: half are imports, the rest
 # activations of the widest batch.
 VLLM_PROCESS_MEMORY = 1280 * 2**20
 # The smallest useful cache of keys and values: in less, hardly a read would fit.
 LEAST_CACHE = 64 * 2**20
-# Part of a budget that is used; the rest stays free for the allocator.
+# Used part of a budget; the rest stays free for the allocator.
 _USED = 0.9
-# A method of quantising that vLLM leaves to a package of the same name, and does not install.
+# A quantisation method that vLLM leaves to a package of the same name, and does not install.
 _OF_A_PACKAGE = "bitsandbytes"
 
 
 def stored_bytes(reader: weights.Weights) -> int:
-    """Bytes of quantised weights; an InputError without the package that vLLM reads them with. 0 for others."""
+    """Bytes of quantised weights, 0 for others; an InputError if the package to read them is missing."""
     quantised = model_files.quantization(reader.path, reader.name)
     if quantised.get("quant_method") == _OF_A_PACKAGE and not is_installed(_OF_A_PACKAGE):
         raise InputError(
@@ -42,7 +42,7 @@ def stored_bytes(reader: weights.Weights) -> int:
 
 
 def refuse_uneven(spec: ReaderSpec) -> None:
-    """Refuse, by an InputError, a number of GPUs by which a model's heads cannot be divided: each gets as many."""
+    """Refuse, by an InputError, a number of GPUs that does not divide the number of a model's heads."""
     config = model_files.read_config(Path(spec.path), spec.name)
     heads = int(config.get("text_config", config).get("num_attention_heads") or 0)
     if heads % spec.gpus:
@@ -55,12 +55,12 @@ def refuse_uneven(spec: ReaderSpec) -> None:
 
 
 def cache_memory(spec: ReaderSpec) -> int:
-    """Bytes for keys and values on a CPU, where vLLM takes the whole of its cache at the start.
+    """Bytes for keys and values on a CPU, where vLLM allocates its whole cache at the start.
 
-    Without a budget, of what ``backends.backend_for`` assumes of an actor when it decides how many there is room for.
+    The default budget is the memory per actor that ``backends.backend_for`` assumes.
 
     Raises:
-        InputError: too little is left beside the weights for a cache that holds a read.
+        InputError: the memory left beside the weights is too little for the cache of a read.
     """
     total = spec.memory or device.default_actor_memory(spec.weight_bytes)
     room = int(_USED * total) - VLLM_PROCESS_MEMORY - spec.weight_bytes
@@ -75,9 +75,9 @@ def cache_memory(spec: ReaderSpec) -> int:
 
 
 def sampling(spec: ReaderSpec) -> dict[str, Any]:
-    """The settings that a reader on vLLM applies, as ``vllm.SamplingParams`` takes them."""
+    """The generation settings of a reader on vLLM, as arguments of ``vllm.SamplingParams``."""
     settings = json.loads(spec.generation) if spec.writes and spec.generation else {}
-    if least := settings.pop("min_new_tokens", None):  # it refuses more than it may write
+    if least := settings.pop("min_new_tokens", None):  # vLLM refuses a minimum above the maximum
         settings["min_tokens"] = min(least, spec.most_new_tokens)
     return settings
 
@@ -85,13 +85,13 @@ def sampling(spec: ReaderSpec) -> dict[str, Any]:
 def set_environment() -> None:
     """Set this process up for vLLM; to be called before torch is loaded.
 
-    vLLM runs in the actor's own process, so that it ends with it. It sends no usage statistics.
+    vLLM runs in the actor's own process, and so ends with the actor. It sends no usage statistics.
 
     Raises:
         InputError: the machine has a GPU and no C compiler.
     """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    # Where several GPUs hold a model, each has a process, which must not inherit what this one knows of CUDA.
+    # Several GPUs of a model have a process each, which must not inherit this process's CUDA state.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
     os.environ["VLLM_DO_NOT_TRACK"] = "1"
@@ -101,8 +101,7 @@ def set_environment() -> None:
     if device.machine_has_gpu():
         device.require_compiler()  # before weights are read
     else:
-        # Threads that spin while they wait take the CPU from others, where the machine is shared or each
-        # CPU has an actor.
+        # Threads that spin while they wait take the CPU from others, on shared machines or with an actor per CPU.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Compiling takes a C++ compiler and a minute or more per process.
         os.environ["TORCH_COMPILE_DISABLE"] = "1"
@@ -110,7 +109,7 @@ def set_environment() -> None:
 
 @dataclass(eq=False)
 class PromptBatch:
-    """Prompts of a unit, as tokens, by keys of the caller's; what came of them so far, or why nothing more will."""
+    """Prompts of a unit, as tokens, by the caller's keys; and their results so far, or the error that ended them."""
 
     prompts: dict[int, list[int]]
     sampling: Any
@@ -119,7 +118,7 @@ class PromptBatch:
 
 
 class RequestsUnderWay:
-    """What a ``vllm.LLMEngine`` has been asked: by any thread, while one alone, which reads, has it work."""
+    """Running requests of a ``vllm.LLMEngine``: any thread may add prompts; only the reading thread has vLLM work."""
 
     def __init__(self, engine: Any, device: Any) -> None:
         self.engine, self.device = engine, device
@@ -128,15 +127,15 @@ class RequestsUnderWay:
         self._under_way: dict[str, tuple[PromptBatch, int]] = {}
 
     def ask(self, prompts: dict[int, list[int]], sampling: Any) -> PromptBatch:
-        """Hand prompts over: vLLM has them from its next step on, behind those that it has."""
+        """Queue prompts: vLLM receives them at its next step, after earlier ones."""
         asked = PromptBatch(prompts, sampling)
         self._new.append(asked)
         return asked
 
     def results(self, asked: PromptBatch) -> Iterator[tuple[int, Any]]:
-        """Have vLLM work until all of these prompts have ended; results come as they end, with their keys.
+        """Have vLLM work until these prompts have ended; yields keys and results as prompts end.
 
-        What vLLM raises is raised for all that was under way, since it may have been at any of it.
+        An error of vLLM is raised for all running requests, since any may have caused it.
         """
         for _ in asked.prompts:
             while not asked.results:

@@ -230,7 +230,7 @@ def around_message(
     try:
         text = apply([{"role": "system", "content": system}, asked] if system else [asked])
         tried = apply([{"role": "system", "content": _SYSTEM}, asked]) if system else _SYSTEM
-    except Exception as error:  # templates raise any exception: often, that they take no system message
+    except Exception as error:  # a template may raise any: often, that it takes no system
         raise fault(
             f"its chat template cannot be applied ({error})"[:300],
             "leave the system message out" if system else "use a prompt without chat: true",

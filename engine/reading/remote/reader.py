@@ -25,11 +25,11 @@ from engine.reading.remote.specify import TRIAL, PromptSize
 
 
 class Reply(NamedTuple):
-    """One read.
+    """The result of a read.
 
     Attributes:
-        computed: tokens of the prompt that the server had not kept from other prompts.
-        answered: whether the server said anything, be it that it does not take the request.
+        computed: tokens of the prompt that were not in the server's cache.
+        answered: whether the server responded, even by refusing the request.
     """
 
     output: ReadOutput
@@ -38,7 +38,7 @@ class Reply(NamedTuple):
 
 
 class ApiReader:
-    """A model that a server runs; safe for threads. Its client is its own by default, and its counters are new."""
+    """A model that a server runs; safe for threads. By default it makes its own client and new counters."""
 
     def __init__(
         self, spec: ReaderSpec, client: Client | None = None, stats: ReaderStats | None = None
@@ -53,12 +53,12 @@ class ApiReader:
         self.trial = PromptSize(self._api.size(TRIAL), self._api.trial_tokens)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
-        """Ask for each read's one prompt, some at a time. See ``engine.reading.protocol.Reader``."""
+        """Send the prompts of reads, some at a time. See ``engine.reading.protocol.Reader``."""
         with ThreadPoolExecutor(self._api.settings.concurrency) as threads:
             return [done.output for done in threads.map(self.ask, inputs)]
 
     def ask(self, inputs: Sequence[str]) -> Reply:
-        """Ask for one read; a StoppedAskingError where nothing more can be asked."""
+        """Request a read; a StoppedAskingError if no further requests are possible."""
         if self._api.settings.is_batch:
             return self._of_batch(inputs)
         text, most = "".join(inputs), self._spec.most_new_tokens
@@ -111,7 +111,7 @@ class ApiReader:
         return self._api.size("".join(inputs))
 
     def tokens(self, text: str) -> int:
-        """The tokens of a prompt, by the server's count; 0 where it gives none."""
+        """The tokens of a prompt, by the server's count; 0 if it gives none."""
         with contextlib.suppress(RefusedError, UnansweredError, StoppedAskingError):
             most = self._spec.most_new_tokens
             answer = self._client.ask(self._api, text, most, calibrates=False)
@@ -130,7 +130,7 @@ class ApiReader:
         if answer.text is None and not answer.thought:
             return ReadOutput.failed("the server gave no answer", prompt_tokens=used.prompt)
         ended, most = ended_by(answer.finish), self._spec.most_new_tokens
-        # Some say stop whatever ended it. Of more tokens than there may be, a server has counted others, too.
+        # Some servers always report stop. A count above the limit includes tokens besides the output.
         at_limit = ended == "stop" and used.output - used.beside == most
         output = self._rule.output(
             answer.text or "", used.prompt, used.output, ended="length" if at_limit else ended
@@ -138,7 +138,7 @@ class ApiReader:
         if output.failure is not None:
             return output
         output = replace(output, thought=answer.thought or output.thought)
-        # Who says that it ended, or went on behind its end, and thought nothing, has answered with nothing.
+        # A finished answer without a thought may be empty; an unfinished or only thinking one has failed.
         is_whole = ended == "stop" or output.ended == "stop"
         if not output.output and (output.thought or not is_whole):
             why = f"ended ({answer.finish or 'without a reason'}) before its answer, with {most} tokens at most"
@@ -158,7 +158,7 @@ class ApiReader:
 
 
 def _broken(answer: Answer, used: Usage) -> ReadOutput | None:
-    """The failed read of an answer that nothing ended as answers end; None for others."""
+    """The failed read of an answer with an abnormal end; None for other answers."""
     if not answer.finish or ended_by(answer.finish) is not None:
         return None
     reason = not_ended(answer.finish)
@@ -170,23 +170,23 @@ def _broken(answer: Answer, used: Usage) -> ReadOutput | None:
 def choose(
     choices: Sequence[str], likeliest: Mapping[str, float]
 ) -> tuple[str, float, float | None] | None:
-    """The likeliest choice, as readers on this machine choose, with its confidence and mass (``answers.weighed``).
+    """The likeliest choice, by the rule of readers on this machine, with its confidence and mass (``answers.weighed``).
 
-    The server's tokenizer is not known: a choice begins with the longest listed token that it begins with, and that no other
-    choice begins with; one of which no token is listed counts as 0, since it is below the least that is.
+    The server's tokenizer is unknown: the first token of a choice is the longest listed token that begins this choice and
+    no other. A choice without a listed token counts as 0, since its probability is below all listed ones.
 
     Args:
         likeliest: log-probabilities by the text of the token.
 
     Returns:
-        None where several choices are to be weighed and none of them is listed.
+        None if several choices are weighed and no choice has a listed token.
     """
     logs = [_log_probability(place, choices, likeliest) for place in range(len(choices))]
     return None if len(logs) > 1 and max(logs) == -math.inf else weighed(choices, logs)
 
 
 def following(tokens: Sequence[tuple[str, float]], target: str) -> list[float] | None:
-    """Those of the tokens that a target is, the last or before one generated; None where no tokens are the target."""
+    """Log-probabilities of the target's tokens, the last or before a generated token; None if no tokens match."""
     for end in (len(tokens) - 1, len(tokens)):
         text, at = "", end
         while at > 0 and len(text) < len(target):
@@ -199,7 +199,7 @@ def following(tokens: Sequence[tuple[str, float]], target: str) -> list[float] |
 
 
 def _log_probability(place: int, choices: Sequence[str], likeliest: Mapping[str, float]) -> float:
-    """Of the token that a choice begins with; as it is written, else whatever blanks stand before it."""
+    """The log-probability of a choice's first token: as written, else with blanks before it ignored."""
     for trimmed in (str, str.lstrip):
         texts = [trimmed(choice) for choice in choices]
         others = [text for other, text in enumerate(texts) if other != place]
