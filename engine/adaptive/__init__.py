@@ -1,1 +1,1 @@
-"""Choosers name the passages to label next and the queries to read next, from the labels and scores so far."""
+"""Choosers: which passages are labelled next, and which queries are read next, by the labels and scores so far."""

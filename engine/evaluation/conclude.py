@@ -96,7 +96,7 @@ class Evaluation:
 def largest_scores(settings: Settings, shards: InputShards) -> Callable[[str, str], float]:
     """A function from annotator and measure to the largest possible score of a list, independent of labels seen so far.
 
-    The largest label bounds sums of gains (DCG, ERR): 1 for the engine's labels, the file's largest for judgments, else ∞.
+    The largest label bounds sums of gains (DCG, ERR): 1 for the engine's, the file's largest for judgments, else ∞.
     """
 
     def largest(annotator: str, measure: str) -> float:

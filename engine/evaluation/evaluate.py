@@ -1,4 +1,4 @@
-"""Evaluate: check the inputs, plan, read and score every shard, then conclude over all of them.
+"""Evaluate: check the inputs, plan, read and score every shard, then conclude over all shards.
 
 Inputs that fit in memory are a single shard, held in this process. For larger inputs the driver holds counts, and at
 the end scores by query; prompts, outputs and labels pass through workers' memory, some shards at a time, and through
@@ -353,7 +353,7 @@ def check(shards: InputShards, settings: Settings) -> None:
 
 
 def refuse_partial_corpus(runs: tuple[str, ...], settings: Settings) -> None:
-    """Refuse an annotator that needs the whole corpus if queries are labelled in parts; the test is an empty part."""
+    """Refuse annotators that need the whole corpus if queries are labelled in parts: each is tried on an empty part."""
     part = replace(NO_INPUTS, names=runs, is_whole=False)
     nothing = Labelled(tables.empty(tables.LABELS), tables.empty(tables.TRACES))
     rests_on = {annotator.name: nothing for annotator in settings.resolved.annotators}

@@ -72,7 +72,7 @@ class ShardFolder:
 
     def plan(self, job: str, shard: int) -> pl.DataFrame | None:
         folder, file = self.folder / _PLANS / job, _file(shard)
-        # The plan of a stopped pass sets the order of reads: without it, a new plan replaces it.
+        # The plan of a stopped pass names the first reads: a new plan replaces a damaged one.
         with contextlib.suppress(FileNotFoundError, InputError):
             return read_parquet(folder.place(file), content=folder.read(file))
         return None
@@ -157,7 +157,7 @@ class ShardFolder:
             return pl.read_parquet(io.BytesIO((self.folder / name).read(_file(shard))))
 
     def unfinished(self, shards: Sequence[Shard]) -> dict[int, bool]:
-        """Shards to score, by number: True if tables differ from the manifest, False if none shows that all reads succeeded."""
+        """Shards to score, by number: True if tables differ from the manifest, False if reads failed or it is missing."""
         names = set((self.folder / _MANIFESTS).names())
         scored = [shard for shard in shards if _manifest(shard) in names]
         checked = dict(zip(scored, mapped(self._is_whole, scored), strict=True))

@@ -62,7 +62,7 @@ class JobReads:
         self.rounds += 1
 
     def add(self, unit: UnitResult) -> UnitResult:
-        """Count a unit; returns it with the counts of its shard if they are new, else with 0."""
+        """Count a unit; returns it with only the new part of its shard's counts."""
         plan = unit.plan
         told, again = plan.shard in self.left, self.rounds > 1
         if not told:
@@ -231,7 +231,7 @@ def _all_needed(settings: Settings) -> bool:
 
 
 def _refuse_failures(reads: JobReads, wanted: int = 0) -> None:
-    """Refuse more failed reads than ``FEW_FAILED`` of the distinct ``wanted`` ones; the others are stored."""
+    """Refuse any failed reads, or more than ``FEW_FAILED`` of ``wanted`` distinct reads; the others are stored."""
     failures = [failure for shard in reads.failures.values() for failure in shard.values()]
     if len(failures) > FEW_FAILED * wanted:
         total, stored = wanted or reads.costs.done + reads.costs.reused, reads.job.spec.is_kept

@@ -93,7 +93,7 @@ ReaderChoice = str | ReaderFunction | Answers
 
 
 def reader_function(given: Answers | ReaderFunction, name: str | None = None) -> ReaderFunction:
-    """A user's function as a reader; its own ``name`` takes precedence, and ``version`` and ``messages`` are read from it."""
+    """A user's function as a reader; its attributes ``name`` (before the argument), ``version``, ``messages`` count."""
     if isinstance(given, ReaderFunction):
         return given
     version = getattr(given, "version", None)

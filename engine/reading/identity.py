@@ -120,7 +120,7 @@ def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> Reader
         records = _kept(folder, names)
         is_former = known.api is not None and known.api.former is not None
         if is_former and records:
-            continue  # a record stands for the server without a path
+            continue  # with records, the reads are of the server without a path
         kept += records
         if known.renewals == 0 and spec.api and not is_former:
             servers = {"", spec.api.server, *(record.get("server", "") for record in kept)}
@@ -144,7 +144,6 @@ def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> Reader
 def _doubts(
     spec: ReaderSpec, now: Mapping[str, str], kept: Sequence[Mapping[str, str]]
 ) -> Iterator[str]:
-    """Doubts about stored reads that may still be used."""
     whos, servers, said = (
         {record[name] for record in kept if record.get(name)} for name in ("who", "server", "said")
     )

@@ -68,7 +68,7 @@ class Observations:
             since, before = self._records[0]
             left = (now - since) * (expected - done) / (new - before) if new > before else None
             pools = list(self._pools.values())
-            # Without Ray, this process reads.
+            # This process reads if Ray has no part.
             alive = pools[-1].actors or min(1, len(self._actors)) if pools else 0
             self._actor_seconds += alive * (now - self._last)
             self._last = now

@@ -129,7 +129,7 @@ def _scoring(spec: ReaderSpec, scores: Scores) -> ReaderSpec:
     return replace(spec, scores=scores, choices=())
 
 
-# Many arguments: settings of a reader, and whether it reads on GPUs, which its memory budget depends on.
+# Wide: the settings of a reader, and whether it reads on GPUs, which its memory budget depends on.
 def specify(
     reader: str | weights.Weights,
     *,

@@ -208,7 +208,7 @@ def choose(
     Args:
         logits: (rows, vocabulary), of the next token.
         choices: two or more, weighed by the probabilities of their first tokens among themselves; or a single choice,
-            taken if its first token's probability among all tokens exceeds 1/2.
+            taken if its first token's probability among all tokens exceeds 1/2, else the answer is empty.
         first: first tokens of the choices.
     """
     shares = all_shares = logits.float().softmax(-1)[:, list(first)]
@@ -289,7 +289,7 @@ class Writer:
         self._greedy = Greedy(spec, model, self.most)
 
     def write(self, answers: Sequence[Continuation], logits: torch.Tensor) -> list[int]:
-        """Append the next token to every answer, from logits (answers, vocabulary); returns places of unfinished answers."""
+        """Append the next token to answers, from logits (answers, vocabulary); returns places of unfinished answers."""
         if self._choices:
             chosen = choose(logits, self._choices, self._first)
             for answer, choice in zip(answers, chosen, strict=True):

@@ -367,7 +367,7 @@ class Prompt:
     @property
     def tail_marker(self) -> str:
         """The text right after the passages, which must stay in a prompt that is cut. The separator of passages
-        (a line's end) precedes it, so that no passage contains the marker.
+        (a line's end) precedes it, so that the marker is not found within a passage.
         """
         _, after = self.template.body.around(PASSAGES)
         literal = after.literals[0] + ("" if after.fields else self.tail)
@@ -421,7 +421,7 @@ class Prompt:
         return pieces if shared else ["".join(pieces)]
 
     def _own(self, query: str, passages: Sequence[tuple[str, str]]) -> int:
-        """The number of control strings in the prompt itself, with no data in its fields."""
+        """The number of control strings in the prompt itself, with placeholders for data."""
         other = [(bool(title) * _NO_DATA, bool(text) * _NO_DATA) for title, text in passages]
         return self.controls.count("".join(self._filled(bool(query) * _NO_DATA, other)))
 

@@ -138,7 +138,7 @@ class ApiReader:
         if output.failure is not None:
             return output
         output = replace(output, thought=answer.thought or output.thought)
-        # A finished answer without a thought may be empty; an unfinished or only thinking one has failed.
+        # An empty answer counts if it ended by itself, or at a stop string, and without a thought.
         is_whole = ended == "stop" or output.ended == "stop"
         if not output.output and (output.thought or not is_whole):
             why = f"ended ({answer.finish or 'without a reason'}) before its answer, with {most} tokens at most"

@@ -129,7 +129,7 @@ def _written(parameters: dict[str, Any]) -> str:
 
 
 def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Scores) -> ApiSpec:
-    """The specification after a trial request, sent once in an evaluation: without refused parameters, with the server."""
+    """The specification after a trial, once per evaluation: without refused parameters, with the server's identity."""
     from engine.machine.remote.client import Client, UnansweredError
 
     settings = api.settings
@@ -179,7 +179,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
 def _first_answer(
     name: str, client: Client, api: ApiSpec, template: Template, output: int
 ) -> tuple[ApiSpec, Answer, int]:
-    """The accepted specification, with room for a thought; the answer; and the tokens that a cut answer needs, 0 if unknown."""
+    """The accepted specification with room for a thought, the answer, and the tokens of a cut one if whole (0: unknown)."""
     from engine.machine.remote.client import RefusedError, UnansweredError, names_parameter
 
     most = output + ROOM
