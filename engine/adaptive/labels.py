@@ -187,7 +187,7 @@ def _needed(
 
 
 def _in_turn(inside: pl.DataFrame, useful: pl.Expr, *, to_first: bool = False) -> pl.DataFrame:
-    """Unlabelled passages of lists without a useful passage; ``to_first``: also passages before the first useful one."""
+    """Unlabelled passages of lists without a useful passage; ``to_first``: also those before the first useful one."""
     first = pl.col(_PLACE).filter(useful).min().over(_LIST)
     left = (pl.col(_PLACE) < first).fill_null(True) if to_first else first.is_null()
     rows = inside.with_columns(pl.col(LABEL).count().over(_LIST).cast(pl.Int64).alias(_READ))

@@ -1,4 +1,4 @@
-"""Read queries in rounds, in an order independent of scores, until all pairs of runs are decided or intervals are narrow.
+"""Read queries in rounds, in an order independent of scores, until all pairs of runs are decided or intervals narrow.
 
 A round evaluates the first queries of the order, labels and lists together, like any evaluation; earlier reads are in
 the store. Verdicts hold at any time of stopping (``statistics.until``), so rounds may end once every pair of runs is
@@ -126,7 +126,7 @@ def until_decided(
 
 
 def to_width(queries: pl.DataFrame, runs: Sequence[str], bootstrap: Bootstrap) -> Rounds:
-    """Name whole lists of all queries until intervals are as narrow as ``width``; the note reports the width reached."""
+    """Name whole lists of all queries until intervals are as narrow as ``width``; a note reports the final width."""
     order, of = reading_order(queries, bootstrap.seed), queries.height
     width, level = bootstrap.width or 0.0, 1 - bootstrap.confidence
     n, labelled = min(FIRST_LISTS, of), False

@@ -195,7 +195,7 @@ def conclude(
 def is_told(
     note: Note, queries: int, passages: int, lengths: Iterable[tuple[str, int, int]]
 ) -> bool:
-    """Whether a note holds: equal labels, scores or lists need several queries and passages, equal lists several lists."""
+    """Whether a note holds: equal values need several queries and passages to be noted, equal lists several lists."""
     if note.code not in (ALIKE_LABELS, ALIKE_SCORES, ALIKE_LISTS):
         return True
     listed = sum(lists for run, length, lists in lengths if length and run in note.about)

@@ -411,7 +411,7 @@ def _refuse_meaningless(settings: Settings, runs: int) -> None:
 
 
 def refuse_answers(metric: Metric, queries: pl.DataFrame, path: Location | None) -> None:
-    """Refuse queries without an answer that the metric can score; the error names metrics that can score all queries."""
+    """Refuse queries without an answer that the metric can score; the error names metrics that score all queries."""
     answered = queries.select(QUERY_ID, ANSWERS).filter(pl.col(ANSWERS).list.len() > 0)
     if lost := [row for row in answered.iter_rows() if not any(map(metric.can_score, row[1]))]:
         shown = [f"{query_id!r} ({quoted(answers[0])})" for query_id, answers in lost[:_SHOWN]]

@@ -157,7 +157,7 @@ class ShardFolder:
             return pl.read_parquet(io.BytesIO((self.folder / name).read(_file(shard))))
 
     def unfinished(self, shards: Sequence[Shard]) -> dict[int, bool]:
-        """Shards to score, by number: True if tables differ from the manifest, False if reads failed or it is missing."""
+        """Shards to score, by number: True if tables differ from the manifest, else reads failed or it is missing."""
         names = set((self.folder / _MANIFESTS).names())
         scored = [shard for shard in shards if _manifest(shard) in names]
         checked = dict(zip(scored, mapped(self._is_whole, scored), strict=True))
@@ -203,7 +203,7 @@ def _own_files(folder: Folder) -> Iterator[str]:
 
 
 def _manifest(shard: Shard, *, failed: bool = False) -> str:
-    """The name of a shard's manifest: a listing shows finished shards, and shards with failed reads, which are retried."""
+    """The name of a shard's manifest: a listing shows finished shards, and shards with failed reads to retry."""
     return f"{shard.number:06d}-{shard.digest[:32]}{'-failed' if failed else ''}.json"
 
 

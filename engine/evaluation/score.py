@@ -337,7 +337,7 @@ def _lengths(inputs: EvaluationInputs) -> tuple[tuple[str, int, int], ...]:
 
 
 class _AnnotatorScores(NamedTuple):
-    """Fields as in ``ShardScores``; ``labelled_queries`` counts queries of failed reads too, or rows of further tables."""
+    """Fields as in ``ShardScores``; ``labelled_queries`` counts failed queries too, or rows of further tables."""
 
     scores: pl.DataFrame
     reordered: pl.DataFrame

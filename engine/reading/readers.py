@@ -285,7 +285,7 @@ def _make_prompt(
     *,
     trusted: bool,
 ) -> Prompt:
-    """A template, completed for a model: inside its chat template, and with its control tokens, which data must lack."""
+    """A template, completed for a model: with its chat template, and its control tokens, which data must not hold."""
     head, tail = "", ""
     if template.chat:
         head, tail = controls.around_message(

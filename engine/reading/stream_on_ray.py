@@ -100,8 +100,8 @@ class OnRay:
         if not is_held or units:
             limits.require()
         kept = tempfile.TemporaryDirectory(prefix="erag-units-")
-        # Ray Data requests nodes by the paces of stages: planning that waits would look like the slow stage, and no node
-        # would be requested. So only the object store bounds planning if an autoscaler may add nodes.
+        # Ray Data requests nodes by the paces of stages: planning that waits would look like the slow stage, and no
+        # node would be requested. So only the object store bounds planning if an autoscaler may add nodes.
         grows = pool.most > pool.start if pool.most else nodes.promised() is not None
         attempts = start_ledger(f"{kept.name}/paces", waits=not grows)
 
@@ -295,8 +295,8 @@ class _Actor:
         self._attempts.started()
 
     def _read(self, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
-        """Start a unit, and read it in its turn. It counts as begun once its reads begin; no other unit goes read by read
-        meanwhile: a death would count for reads of both.
+        """Start a unit, and read it in its turn. It counts as begun once its reads begin; no other unit goes read by
+        read meanwhile: a death would count for reads of both.
         """
         attempt, begun, finish = new_attempt(), 0, None
         reader = self._local.reader(unit.reader)

@@ -86,7 +86,7 @@ FACTORS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_fa
 
 
 def settle(header: GGUFReader, config: Any) -> None:
-    """Update a configuration by the header; a ValueError names a key or tensor that can neither be applied nor ignored."""
+    """Update a configuration by the header; a ValueError names a key or tensor that cannot be applied or ignored."""
     family = header.fields["general.architecture"].contents()
     said: dict[str, Any] = {}
     for key, field in header.fields.items():
@@ -339,7 +339,7 @@ def convert_gguf(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _parsed_once(source: Path) -> Iterator[GGUFReader]:
-    """Make transformers parse a header once and not thrice, 2 s each, and map the tensors' names once and not by module."""
+    """Make transformers parse a header once, not thrice, 2 s each, and map the tensors' names once, not by module."""
     import gguf
 
     parse = gguf.GGUFReader
@@ -358,7 +358,7 @@ def _parsed_once(source: Path) -> Iterator[GGUFReader]:
 
 
 def _added(header: GGUFReader) -> dict[str, bool]:
-    """Tokens that a GGUF file's tokenizer adds to a text, ``add_bos_token`` and ``add_eos_token``: by the header's flags,
+    """Tokens that a GGUF file's tokenizer adds to a text (``add_bos_token``, ``add_eos_token``), by the header's flags,
     or by llama.cpp's default for the kind of tokenizer.
 
     Source: ``llama_vocab::impl::load`` in llama.cpp's src/llama-vocab.cpp (commit 00ad355), for the kinds of

@@ -111,7 +111,7 @@ class EncoderDecoderReader:
 
     @cached_property
     def _allowance(self) -> batching.Allowance:
-        """Memory of batches, measured after the model ran: half for encodings, a quarter each for encoding and decoding."""
+        """Memory of batches, measured after the model ran: half for encodings, a quarter each to encode and decode."""
         _ = self._model
         weights = sum(p.numel() * p.element_size() for p in self._weights.parameters())
         return batching.Allowance(device.batch_memory(self._spec, self._device, weights))

@@ -57,7 +57,7 @@ class PaddedModel:
         self._batch_bytes, self._token_bytes = fixed, per_token
 
     def cost(self, shared: int, target: int = 0) -> batching.MemoryCost:
-        """Bytes of a batch of texts after ``shared`` tokens; at most the last ``target`` tokens of a text are scored."""
+        """Bytes of a batch of texts after ``shared`` tokens; at most the last ``target`` tokens per text are scored."""
         config = self._model.config
         item = torch.empty((), dtype=self._model.dtype).element_size()
         # Layers differ in some models (Gemma 4).

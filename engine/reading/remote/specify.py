@@ -179,7 +179,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
 def _first_answer(
     name: str, client: Client, api: ApiSpec, template: Template, output: int
 ) -> tuple[ApiSpec, Answer, int]:
-    """The accepted specification with room for a thought, the answer, and the tokens of a cut one if whole (0: unknown)."""
+    """The accepted specification, with room for a thought; the answer; tokens that a cut answer needs, 0 if unknown."""
     from engine.machine.remote.client import RefusedError, UnansweredError, names_parameter
 
     most = output + ROOM
