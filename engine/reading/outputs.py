@@ -164,12 +164,12 @@ def output_notes(outputs: OutputCounts, metric: str) -> Iterator[Note]:
         text = f"the choices of {role} have {half:.0%} of a first token's probability (median)"
         yield Note(CHOSEN, reads, text, (role,))
     text, most = next(iter(outputs.commonest.items()), ("", 0))
-    said = quoted(text) if text else "empty"
+    said = quoted(text) if text else "nothing"
     alike = most >= _ALIKES and 2 * most > outputs.reads
     yield Note(
         ALIKE,
         most if alike else 0,
-        f"more than half of the outputs are {said} ({most:,} of {outputs.reads:,})",
+        f"the reader answered {said} in {most:,} of {outputs.reads:,} calls",
     )
     yield count_note(
         "replaced_characters",

@@ -27,7 +27,7 @@ from engine.tables import LOW, PLACE, RHO, VALUE, N
 # Measures beside the end-to-end score on a screen: the first annotator's and a rival's; without that score, more.
 _MEASURES, _MEASURES_ALONE = 2, 4
 # Names of kinds of reads in the table of costs; any role but the reader's reads single passages.
-_WHOLE_NAME = "end to end: whole lists"
+_WHOLE_NAME = "end to end: lists"
 # A share of the queries that is certainly larger than this is worth a line of advice.
 _MATTERS = 0.05
 _EVENTS = {
@@ -133,7 +133,7 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
     rows += _more(len(findings.annotators) - len(names), "annotator[|s]", head)
     caption = layout.methods_line(cells[name][tables.METHOD] for name in names if name in cells)
     several = len(findings.runs) > 1
-    title = f"Agreement with the reader over {f'the queries of {findings.best_run}' if several else 'queries'}"
+    title = f"Agreement with the reader{f' within run {findings.best_run}' if several else ''}"
     return Grid("agreement", caption, head, rows, title=title)
 
 
@@ -169,8 +169,8 @@ def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -
     head = ["LLM calls", "new", "cached"]
     if counted_tokens:
         head += ["prompt tokens", "shared prefix", *(["padding"] * padded), "generated"]
-    head += ["LLM s", "wall s"]
-    head += [f"LLM s relative to {base}"] if compared else []
+    head += ["LLM seconds", "wall seconds"]
+    head += [f"LLM time vs. {base}"] if compared else []
     rows = []
     for ((role, kind), one), ratio in zip(kinds.items(), ratios, strict=True):
         named = base if role == base_role else role

@@ -74,7 +74,7 @@ def _how(summary: Mapping[str, Any]) -> Iterator[str]:
     cutoffs = ", ".join(map(str, sorted({one["k"] for one in conditions})))
     whole = settings["end_to_end_k"]
     yield f"k = {cutoffs}" + (
-        f" (end to end: the first {whole})"
+        f"; end to end, the reader reads the first {whole}"
         if summary["end_to_end"] and whole != settings["k"]
         else ""
     )
@@ -88,7 +88,7 @@ def _described(reader: Mapping[str, Any]) -> str:
         return f"{_cut(api['model'])} at {api['host']}"
     if "version" in reader:
         version = reader["version"]
-        return f"{name} (a function, {f'version {_cut(version)}' if version else 'not cached'})"
+        return f"function {name} ({f'version {_cut(version)}' if version else 'not cached'})"
     return f"{name} ({'bundled, ' if reader['name'] in _BUNDLED else ''}{reader['dtype']})"
 
 

@@ -29,7 +29,7 @@ _WORDS = re.compile("(an?|the|no|not|more|that|with|labels|lists|scores|worse|un
 METHODS = {
     "percentile": ("p", "percentiles of resamples"),
     "studentized": ("s", "studentized jackknife"),
-    "inverted": ("i", "all values that a bootstrap test does not reject"),
+    "inverted": ("i", "inverted bootstrap test"),
     "permutation": ("t", "permutation test"),
     # In results of earlier versions.
     "bca": ("b", "BCa of resamples"),
@@ -160,7 +160,7 @@ def methods_line(methods: Iterable[str]) -> str:
     """Meanings of the letters after intervals, for the methods in use; empty without methods."""
     used = set(methods)
     meanings = [f"{mark} = {meaning}" for name, (mark, meaning) in METHODS.items() if name in used]
-    return f"interval methods: {', '.join(meanings)}" if meanings else ""
+    return f"interval letters: {', '.join(meanings)}" if meanings else ""
 
 
 def calls_line(costs: ReadingCosts) -> str:

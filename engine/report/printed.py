@@ -35,7 +35,7 @@ _BEST = (
     "* the annotator's highest tau, chosen after the fact on these data and therefore optimistic;\n"
     "the answer, the page and the verdict use the primary measure, which was chosen beforehand"
 )
-_SHARE = f"{layout.SHARE}: tau as a share of the most that ties in the scores allow"
+_SHARE = f"{layout.SHARE}: tau divided by the highest tau that tied scores allow"
 _AUC = "; AUC: of pairs of a right and a wrong query, the share that the measure orders so"
 _LIMIT = f"limit: the highest tau (the lowest, if tau is negative) that ties in the scores allow; {layout.SHARE}: tau / limit"
 _SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference is; "
@@ -106,7 +106,7 @@ def _undefined(findings: Findings) -> list[str]:
     if not others:
         return [f"{total} {reason}"]
     why = reason.removeprefix("undefined: ")
-    return [f"{total} undefined: of {of_it}, {why}; of {others}, for other reasons"]
+    return [f"{total} undefined: {of_it} ({why}), {others} for other reasons; `full` names them"]
 
 
 def _costs(findings: Findings) -> list[Table | str]:
@@ -130,7 +130,7 @@ def _notes(findings: Findings) -> list[str]:
     about = [_TITLES.get(code, code.replace("_", " ")) for code in noted if code not in _IN_FULL]
     if others := len(remarks(findings)):
         about.append(f"{others} on missing figures or intervals")
-    return [*in_full, *([f"notes: {'; '.join(about)}"] if about else [])]
+    return [*in_full, *([f"further notes (`full`): {'; '.join(about)}"] if about else [])]
 
 
 def full_parts(findings: Findings, out: str | Path) -> list[Table | str]:

@@ -49,7 +49,7 @@ SENTENCES = {
     "lost": "Whichever {of_some}you choose, you lose at most {most} ({confidence}).",
     "labels_prefer": "The {annotator} labels {also}prefer {run}{instead} ({measure}: {lead}).",
     "labels_ahead": "By the {annotator} labels, {run} is {also}ahead{unsure} ({measure}: {lead}).",
-    "labels_equal": "The {annotator} labels find no difference between {run} and {over} ({measure}).",
+    "labels_equal": "By the {annotator} labels, {lead} ({measure}).",
     "agreement": "{kendall} of {annotator} {measure} with the end-to-end score is {figure}.",
     "failed_as_zero": "{failed} failed and {count} as 0.",
     "failed_left_out": "{failed} failed; {queries} left out of the figures that need {them}.",
@@ -238,7 +238,8 @@ def _own_score(choice: Choice, evaluation: Evaluation) -> tuple[str, bool]:
 def _undecided(choice: Choice, bootstrap: Bootstrap) -> list[str]:
     """The queries that would separate the best run from undecided ones, and the loss of a wrong choice."""
     said = []
-    planned = [lead for lead in choice.leads if lead.queries_needed is not None]
+    # Of equal means nothing says which difference to plan for.
+    planned = [one for one in choice.leads if one.difference and one.queries_needed is not None]
     if planned:
         numbers = [
             f"{_number(lead.queries_needed, lead, choice.n)} to separate {choice.best} from {lead.over}"

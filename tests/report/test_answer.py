@@ -85,7 +85,7 @@ def test_an_answer_without_scores_says_so(tmp_path, runs, alone):
         assert any(line.split()[:2] == ["erag", "undefined"] for line in text)
     else:
         as_expected(text[2])
-    assert any("failed reads" in line for line in text if line.startswith("notes"))
+    assert any("failed reads" in line for line in text if line.startswith("further notes"))
 
 
 def test_several_runs_get_the_verdict_and_a_leaderboard(tmp_path):
@@ -167,7 +167,7 @@ def test_any_number_of_runs_fits_on_a_screen(tmp_path, annotators, whole, fewest
 
 def test_notes_are_one_line_that_names_what_they_are_about(tmp_path):
     result = evaluated(tmp_path, annotators=("erag", "containment"))
-    (line,) = (line for line in shown(result, tmp_path) if line.startswith("notes: "))
+    (line,) = (line for line in shown(result, tmp_path) if line.startswith("further notes"))
     assert "own executor" in line
     assert sum(text.startswith("note: ") for text in printed.full_lines(findings_of(result))) >= 1
 
@@ -198,8 +198,8 @@ def test_why_figures_are_undefined_is_counted_by_reason(tmp_path):
     assert len(set(notes)) > 1
     (line,) = (line for line in shown(result, tmp_path) if "correlation" in line)
     assert line.startswith(f"{len(notes)} correlation")
-    assert f" of {notes.count(most)}, " in line
-    assert f" of {len(notes) - notes.count(most)}, " in line
+    assert f" {notes.count(most)} (" in line
+    assert f" {len(notes) - notes.count(most)} for " in line
     commonest = {reason for reason in notes if notes.count(reason) == notes.count(most)}
     assert any(reason.removeprefix("undefined: ") in line for reason in commonest)
 

@@ -73,10 +73,10 @@ def test_end_to_end_stands_beside_single_passages_with_the_ratio():
 def test_reads_from_the_store_make_no_ratio():
     """A ratio of times is of nothing where one side had a part of its reads done already."""
     rows = shown({"reader": both(reused=1)})
-    assert rows[0][-1] == "LLM s relative to erag"
+    assert rows[0][-1] == "LLM time vs. erag"
     assert rows[2][-1] != "0.40"
     assert (
-        "LLM s relative to erag"
+        "LLM time vs. erag"
         not in shown({"reader": ReadingCosts(kinds={SINGLE: kind(reused=1), WHOLE: kind()})})[0]
     )
 

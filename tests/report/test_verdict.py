@@ -103,7 +103,7 @@ CASES = {
             r"intervals and p adjusted for 3 pairs of runs\): t leads u by 0\.050 .*; t leads s by 0\.417 .*\.",
             r"60 queries are too few: plan for about 2,\d00 to separate t from u \(80% power.*; about (19\d|2\d0) if the true "
             r"difference is as large as here\)\. Whichever of t and u you choose, you lose at most 0\.1\d\d \(95%\)\.",
-            r"The erag labels find no difference between t and u \(P@3\)\.",
+            r"By the erag labels, t and u have the same mean \(P@3\)\.",
         ],
     ),
     "undecided, and labels are sure": (
@@ -137,7 +137,6 @@ CASES = {
         [
             rf"The data do not decide: the means are equal, but a difference of up to 0\.1\d\d either way remains possible\. {BY_READER}"
             r"s and t have the same mean, 0\.333, difference 0\.000 \[-0\.1\d\d, \+0\.1\d\d\]\.",
-            r"60 queries are too few: plan for about \d\d,000 to separate s from t \(80% power.*\)\. "
             r"Whichever you choose, you lose at most 0\.1\d\d \(95%\)\.",
             r"The erag labels prefer t \(P@3: .*\)\.",
         ],
@@ -146,14 +145,14 @@ CASES = {
         evaluation([("erag", P, SWAPPED)]),
         [
             r"The data do not decide: the means are equal, but .* either way remains possible \(labels only: .*\)\. By erag P@3 .*",
-            r"60 queries are too few: .* Whichever you choose, .*",
+            r"Whichever you choose, .*",
         ],
     ),
     "equal means, read until a verdict": (
         evaluation([], SWAPPED, until="verdict"),
         [
             r"The data do not decide: the means are equal, but .* \(em, 60 queries; 95% confidence sequences.*\): .* same mean, .*\.",
-            r"60 queries are too few: .* Whichever you choose, .*",
+            r"Whichever you choose, .*",
         ],
     ),
     "few queries": (

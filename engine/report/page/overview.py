@@ -82,8 +82,8 @@ def _decision(findings: Findings, lost: str) -> str:
         if len(leads) > 1:
             return f"If you choose another run, you lose at least {least:.3f} in {score} ({level})."
         ((other, lead),) = findings.leads.items()
-        lost = f"you lose about {lead['difference']:.3f} in {score}, and at least {least:.3f} ({level})"
-        return f"If you choose {other}, {lost}."
+        figures = f"{lead['difference']:.3f} in {score} ({level} interval: {least:.3f} to {lead['high']:.3f})"
+        return f"If you choose {other}, you lose about {figures}."
     own, most = (verdict.at_most(one) for one in (-least, choice.get("most_lost") or math.nan))
     if own == most or not lost:
         return lost

@@ -94,8 +94,8 @@ class Way(NamedTuple):
 ALL = Way("all", known=True)
 # What options do that ways are named by.
 _WAYS = {
-    "lists": "`lists` reads that share of the whole lists",
-    "lazy": "`lazy` labels the passages that a measure needs",
+    "lists": "`lists` reads end to end for that share of the queries",
+    "lazy": "`lazy` skips passages that cannot change the measure",
     "until": "`until` stops once the verdict is clear",
 }
 
@@ -265,11 +265,11 @@ def _lines(forecast: Forecast) -> Iterator[str]:
         options = [
             text for name, text in _WAYS.items() if any(name in one.name for one in forecast.ways)
         ]
-        yield f"fewer calls: {'; '.join(options)}; at least: outputs decide how many more"
+        yield f"fewer calls: {'; '.join(options)}; at least: a lower bound, since the outputs decide"
     if forecast.settings.budget:
         yield _within(forecast, forecast.settings.budget)
     if forecast.pace is None:
-        yield "no time is estimated: give the results of an earlier evaluation (`pace`), whose speed counts"
+        yield "no time is estimated: for that, pass the results of an earlier evaluation (`pace`)"
     else:
         yield f"time: at the pace of the LLM calls in {forecast.pace}"
     yield from (f"note: {note}" for note in forecast.notes)

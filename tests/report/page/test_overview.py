@@ -35,7 +35,7 @@ def test_the_answer_is_the_printed_verdict(findings):
 
 @pytest.mark.parametrize(
     ("low", "most_lost", "figures"),
-    [(0.0209, None, {"0.775", "0.021"}), (-0.036, 0.29, {"0.036", "0.290"}), (-0.05, 0.05, {"0.050"}), (None, None, set())],
+    [(0.0209, None, {"0.775", "0.021", "0.892"}), (-0.036, 0.29, {"0.036", "0.290"}), (-0.05, 0.05, {"0.050"}), (None, None, set())],
     ids=["clear", "undecided", "tie", "unknown"],
 )  # fmt: skip
 def test_a_decision_says_once_what_a_choice_may_cost(findings, low, most_lost, figures):

@@ -72,7 +72,7 @@ function columns() {
   if (has(USEFUL)) found.push({name: OF_LISTS[0], ...count(USEFUL)});
   if (has(HOLDING)) found.push({name: OF_LISTS[1], ...count(HOLDING)});
   if (data.measure && !data.metric) data.runs.forEach((run, place) => found.push({name: several ? `${run}: ${data.measure}` : data.measure, value: (query) => query[MEASURES][place]}));
-  if (data.metric && data.measure) found.push({name: "labels vs. end to end", value: (query) => disagreement(query)[0], cell: (query) => {
+  if (data.metric && data.measure) found.push({name: `largest |${data.measure} \u2212 ${data.metric}|`, value: (query) => disagreement(query)[0], cell: (query) => {
     const [far, run] = disagreement(query);
     return several && far ? [figure(far), " ", element("bdi", {className: "id"}, data.runs[run])] : [figure(far)];
   }});
