@@ -133,7 +133,9 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
     rows += _more(len(findings.annotators) - len(names), "annotator[|s]", head)
     caption = layout.methods_line(cells[name][tables.METHOD] for name in names if name in cells)
     several = len(findings.runs) > 1
-    title = f"Agreement with the reader{f' within run {findings.best_run}' if several else ''}"
+    title = (
+        f"Correlation with the end-to-end score{f', run {findings.best_run}' if several else ''}"
+    )
     return Grid("agreement", caption, head, rows, title=title)
 
 

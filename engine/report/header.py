@@ -88,7 +88,7 @@ def _described(reader: Mapping[str, Any]) -> str:
         return f"{_cut(api['model'])} at {api['host']}"
     if "version" in reader:
         version = reader["version"]
-        return f"function {name} ({f'version {_cut(version)}' if version else 'not cached'})"
+        return f"Python function {name}() ({f'version {_cut(version)}' if version else 'answers not cached'})"
     return f"{name} ({'bundled, ' if reader['name'] in _BUNDLED else ''}{reader['dtype']})"
 
 

@@ -165,7 +165,11 @@ def methods_line(methods: Iterable[str]) -> str:
 
 def calls_line(costs: ReadingCosts) -> str:
     """Cost of LLM calls, in one line."""
-    rate = f" at {costs.done / costs.seconds:.1f} calls/s" if costs.done and costs.seconds else ""
+    rate = (
+        f" at {costs.done / costs.seconds:.1f} calls/s while reading"
+        if costs.done and costs.seconds
+        else ""
+    )
     highest = max(costs.workers.values(), default=0)  # 0 if a server reads
     peak = f", peak memory {highest / _MIB:.0f} MiB per process" if highest else ""
     failed = f", {costs.failed} failed" if costs.failed else ""

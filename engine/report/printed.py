@@ -36,6 +36,7 @@ _BEST = (
     "the answer, the page and the verdict use the primary measure, which was chosen beforehand"
 )
 _SHARE = f"{layout.SHARE}: tau divided by the highest tau that tied scores allow"
+_AMONG = "over the queries of one run, which says nothing on the order of runs"
 _AUC = "; AUC: of pairs of a right and a wrong query, the share that the measure orders so"
 _LIMIT = f"limit: the highest tau (the lowest, if tau is negative) that ties in the scores allow; {layout.SHARE}: tau / limit"
 _SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference is; "
@@ -72,7 +73,9 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     if findings.wholes:
         agreement = grids.agreement(findings, _MOST_ANNOTATORS)
         below += ["", terminal_table(agreement, short=True)]
-        below += ["; ".join(filter(None, [_SHARE, agreement.caption])), *_undefined(findings)]
+        among = _AMONG if len(findings.runs) > 1 else ""
+        below += ["; ".join(filter(None, [_SHARE, agreement.caption, among]))]
+        below += _undefined(findings)
         below += grids.advice(findings)
     below.append("")
     if findings.conditions:
@@ -102,7 +105,7 @@ def _undefined(findings: Findings) -> list[str]:
         return []
     ((reason, of_it),) = Counter(cells[NOTE]).most_common(1)
     others = cells.height - of_it
-    total = counted(cells.height, "correlation[ is|s are]")
+    total = f"of all measures and runs, {counted(cells.height, 'correlation[ is|s are]')}"
     if not others:
         return [f"{total} {reason}"]
     why = reason.removeprefix("undefined: ")

@@ -164,7 +164,7 @@ def test_a_report_is_the_page_with_its_passages(result, tmp_path):
     assert alone == tmp_path / "one.html"
     assert "says Ann" in alone.read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["one.html"]
-    assert "Reader: function Counting (not cached) · prompt " in alone.read_text()
+    assert "Reader: Python function Counting() (answers not cached) · prompt " in alone.read_text()
     page = result.report(tmp_path / "folder")
     assert page == tmp_path / "folder" / "report.html"
     assert (tmp_path / "folder" / "report" / "tables" / "runs.md").exists()

@@ -46,7 +46,7 @@ def many_runs(count):
 def test_one_run_gets_its_score_and_a_line_for_each_annotator(tmp_path):
     text = shown(evaluated(tmp_path, annotators=("erag", "provenance")), tmp_path)
     as_expected(text[:3])
-    head = next(i for i, line in enumerate(text) if line.startswith("Agreement"))
+    head = next(i for i, line in enumerate(text) if line.startswith("Correlation with"))
     erag, provenance = (line.split() for line in text[head + 1 : head + 3])
     assert erag[:3] == ["erag", "P@1", "1.00"]
     assert erag[-1] == "100%"
@@ -81,7 +81,7 @@ def test_an_answer_without_scores_says_so(tmp_path, runs, alone):
     assert result.means.is_empty()
     text = shown(result, tmp_path)
     if alone:
-        assert any(line.startswith("Agreement") for line in text)
+        assert any(line.startswith("Correlation with") for line in text)
         assert any(line.split()[:2] == ["erag", "undefined"] for line in text)
     else:
         as_expected(text[2])
@@ -197,7 +197,7 @@ def test_why_figures_are_undefined_is_counted_by_reason(tmp_path):
     most = max(set(notes), key=notes.count)
     assert len(set(notes)) > 1
     (line,) = (line for line in shown(result, tmp_path) if "correlation" in line)
-    assert line.startswith(f"{len(notes)} correlation")
+    assert f" {len(notes)} correlation" in line
     assert f" {notes.count(most)} (" in line
     assert f" {len(notes) - notes.count(most)} for " in line
     commonest = {reason for reason in notes if notes.count(reason) == notes.count(most)}
@@ -210,6 +210,6 @@ def test_figures_over_fewer_queries_say_over_how_many(tmp_path):
     text = shown(result, tmp_path)
     rows = {line.split()[0]: line.split()[-1] for line in text if line}
     assert (rows["run"], rows["sys"], rows["poor"]) == ("n", "30", "40")
-    assert (rows["Agreement"], rows["erag"]) == ("n", "30")
+    assert (rows["Correlation"], rows["erag"]) == ("n", "30")
     whole = shown(evaluated(tmp_path / "whole", annotators=("erag",)), tmp_path)
     assert not any(line.split()[-1:] == ["n"] for line in whole)

@@ -265,7 +265,7 @@ def _lines(forecast: Forecast) -> Iterator[str]:
         options = [
             text for name, text in _WAYS.items() if any(name in one.name for one in forecast.ways)
         ]
-        yield f"fewer calls: {'; '.join(options)}; at least: a lower bound, since the outputs decide"
+        yield f"fewer calls: {'; '.join(options)}; at least: a lower bound; the outputs decide how much is saved"
     if forecast.settings.budget:
         yield _within(forecast, forecast.settings.budget)
     if forecast.pace is None:

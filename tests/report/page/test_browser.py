@@ -107,7 +107,7 @@ def test_filters_and_groups_leave_queries_and_csv_has_them_whole(page, tmp_path)
     assert first.locator(".answered").all_text_contents() == ["✓right: Ann", "✗wrong: nothing"]
     apart = page.evaluate("disagreement([, , [1, 0], [0.5, 1]])")
     assert apart == [1, 1]  # and in which run
-    page.get_by_label("good", exact=True).select_option("wrong")
+    page.get_by_label("answer with good", exact=True).select_option("wrong")
     page.get_by_label("type").select_option("even")
     page.get_by_label("length").select_option("10 to 19")
     # By hand: even, a multiple of 3, and from 10 to 19.

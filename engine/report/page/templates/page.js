@@ -55,7 +55,7 @@ if (several && data.metric) FILTERS.unshift({name: "runs differ", meaning: "the 
 
 // What may be filtered by a choice: name, choices, and which queries a choice lets through.
 const CHOICES = [
-  ...(data.metric ? data.runs.slice(0, 8).map((run, place) => ({name: run, choices: ["right", "wrong"], test: (query, choice) => query[SCORES][place] !== null && (query[SCORES][place] >= RIGHT) === (choice === 0)})) : []),
+  ...(data.metric ? data.runs.slice(0, 8).map((run, place) => ({name: `answer with ${run}`, choices: ["right", "wrong"], test: (query, choice) => query[SCORES][place] !== null && (query[SCORES][place] >= RIGHT) === (choice === 0)})) : []),
   ...data.slices.map(([field, names], place) => ({name: field, choices: names, test: (query, choice) => query[GROUPS][place] === choice})),
 ];
 
