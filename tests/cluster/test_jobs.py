@@ -206,8 +206,8 @@ def stored(store):
 
 
 def shown_reads(log):
-    """The counts of reads in a job's log: requested, cached, new."""
-    (found,) = re.findall(r"LLM calls: (\d+) requested [^,]*, (\d+) cached, (\d+) new", log)
+    """The counts of reads in a job's log: distinct, cached, new."""
+    (found,) = re.findall(r"LLM calls: (\d+) distinct, (\d+) cached, (\d+) new", log)
     return tuple(map(int, found))
 
 

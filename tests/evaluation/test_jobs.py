@@ -141,7 +141,7 @@ def test_judge_and_reader_are_asked_apart_and_add_up_in_the_progress(tmp_path):
     assert result.reads.height == 7 + 3 + 7
     assert set(result.statistics.correlations["annotator"]) == {"erag", "judge"}
     shown = full_lines(findings_of(result))
-    assert any("judge: 5 requested" in line for line in shown)
+    assert any("judge: 5 distinct" in line for line in shown)
     again = JudgingReader()
     judge(tmp_path, again, annotators=("erag", "judge"), judge_labels="graded")
     assert again.asked == []  # another kind of label costs nothing

@@ -176,7 +176,7 @@ def test_it_runs_from_its_option_to_the_printed_tables(register, arguments, tmp_
     printed = capsys.readouterr().out
     assert "popular" in printed
     assert "Clicks on listed" in printed
-    assert "doubter: 3 requested" in printed
+    assert "doubter: 3 distinct" in printed
     # q1's second passage: its first has 3 clicks, and q2's has one
     assert "note: 1 listed passage was never clicked (--least-clicks is 2)" in printed
     out = tmp_path / "out"
