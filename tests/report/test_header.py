@@ -52,7 +52,10 @@ def test_the_bundled_reader_is_a_demonstration_but_in_the_demo():
         ({"name": "x" * 99}, f"{'x' * 59}… (bfloat16)"),
         ({"name": "openai:small"} | API, "small at here:8000"),
         ({"name": "ask", "version": "2", "dtype": None}, "Python function ask() (version 2)"),
-        ({"name": "ask", "version": None, "dtype": None}, "Python function ask() (answers not cached)"),
+        (
+            {"name": "ask", "version": None, "dtype": None},
+            "Python function ask() (answers not cached)",
+        ),
     ],
 )
 def test_every_kind_of_reader_is_named(reader, told):
