@@ -65,6 +65,8 @@ TIMES_CHOSEN = "times_chosen"
 MEASURE = "measure"
 VALUE = "value"
 K = "k"
+STEP = "step"
+SEARCH = "search"
 N = "n"
 NOTE = "note"
 ORDER = "order"
@@ -285,6 +287,14 @@ UNDEFINED: Schema = {
     ANNOTATOR: pl.String(),
     MEASURE: pl.String(),
     NOTE: pl.String(),
+}
+OUTPUTS: Schema = {RUN: pl.String(), QUERY_ID: pl.String(), OUTPUT: pl.String()}
+STEPS: Schema = {
+    RUN: pl.String(),
+    QUERY_ID: pl.String(),
+    STEP: pl.Int64(),  # of an agent's search for the query, from 1
+    SEARCH: pl.String(),  # its text
+    DOC_IDS: pl.List(pl.String()),  # ranked
 }
 DOWNSTREAM: Schema = {
     RUN: pl.String(),

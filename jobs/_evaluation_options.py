@@ -20,7 +20,7 @@ from engine.python.parts import MODELS, annotator_of, metric_of, reader_of
 from engine.ranking.scores import RankingSettings
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ENGINES, Augmentation
-from engine.reading.reader_settings import ReaderSettings, RunningSettings
+from engine.reading.reader_settings import ReaderSettings, RunningSettings, end_to_end_of
 from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
 from jobs._command import ConfigFile
@@ -68,8 +68,14 @@ def parameters() -> list[inspect.Parameter]:
         *options_of(
             InputFiles,
             INPUTS,
-            types={"run": Paths, "corpus": Paths, "queries": Path | None, "answers": Path | None},
-            defaults={"queries": None, "run": (), "corpus": ()},
+            types={
+                "run": Paths,
+                "corpus": Paths,
+                "outputs": Paths,
+                "queries": Path | None,
+                "answers": Path | None,
+            },
+            defaults={"queries": None, "run": (), "corpus": (), "outputs": ()},
             leave_out=["tables", "corpora", *Settings().input_needs()],
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
@@ -129,6 +135,7 @@ def _of_reader() -> list[inspect.Parameter]:
             "reader": Models,
             "augmentation": Words,
             "metric": str,
+            "end_to_end": bool,
             "end_to_end_k": Annotated[int | str | None, Parameter(converter=_list_length)],
         },
         defaults={
@@ -173,6 +180,7 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
             reader=sweep.readers[0],
             augmentation=sweep.augmentations[0],
             metric=metric_of(options["metric"]),
+            end_to_end=end_to_end_of(options),
             functions=reader_functions(
                 [*options["reader"], *(options.get(name) for name in MODELS[1:])]
             ),

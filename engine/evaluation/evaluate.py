@@ -34,6 +34,7 @@ from engine.evaluation.read import JobReads, Readers, read_and_score, refuse_man
 from engine.evaluation.score import ShardScores, label, merge, pairs_to_label, split_measures
 from engine.evaluation.settings import Settings, begin, leave_out
 from engine.inputs.files import NO_INPUTS, EvaluationInputs, cut_inputs, shares_much
+from engine.inputs.recorded import OUTPUTS
 from engine.inputs.shards import FirstQueries, InMemoryInputs, InputShards
 from engine.labels.annotator import Labelled, PartialCorpusError
 from engine.machine.watch import OnEvent, silent
@@ -227,7 +228,7 @@ def _read(
             annotator=settings.resolved.listed[0].name,
             largest=largest_scores(settings, shards),
             alone=settings.scores_lists_alone(len(runs)),
-            end_to_end=settings.reader.end_to_end,
+            end_to_end=bool(settings.reader.end_to_end),
         )
 
     def part_of(named: Round) -> Run:
@@ -306,6 +307,8 @@ def check(shards: InputShards, settings: Settings) -> None:
         raise InputError(problem, "give others, or leave it out", "settings.until")
     queries = shards.queries()
     refuse_lacking_tables(settings, shards.tables)
+    if settings.reader.end_to_end == "recorded" and OUTPUTS not in shards.tables:
+        raise InputError("no recorded outputs", "give `outputs`", "settings.outputs")
     _refuse_queries(shards, queries, settings)
     asking = settings.resolved.asks
     from_files = [

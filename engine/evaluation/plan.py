@@ -17,6 +17,7 @@ from engine.evaluation.jobs import NO_LISTS, Job, Run
 from engine.evaluation.score import IDENTITY, alone, pairs_to_label
 from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs
+from engine.inputs.recorded import OUTPUTS
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.messages.errors import ReadError
 from engine.reading import store
@@ -48,7 +49,7 @@ from engine.tables import (
 
 
 def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
-    """``run``, ``query_id``, ``doc_ids`` of the lists for end-to-end reads; ``inputs``: as of ``settings.cut_for``."""
+    """``run``, ``query_id``, ``doc_ids`` of the lists read, or answered, end to end; ``inputs``: as of ``settings.cut_for``."""
     runs = inputs.runs
     listed = (
         runs.sort(RUN, QUERY_ID, RANK)
@@ -62,6 +63,10 @@ def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
         .join(listed, on=[RUN, QUERY_ID], how="left", maintain_order="left")
         .with_columns(pl.col(DOC_IDS).fill_null([]))
     )
+    if settings.reader.end_to_end == "recorded":
+        lists = lists.join(
+            inputs.tables[OUTPUTS], on=[RUN, QUERY_ID], how="semi", maintain_order="left"
+        )
     if share := settings.bootstrap.lists:
         lists = lists.filter(is_drawn(lists[QUERY_ID], settings.bootstrap.seed, share))
     if settings.ranking.missing == "skip":

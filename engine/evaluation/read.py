@@ -267,7 +267,7 @@ class _Progress:
     ) -> None:
         known = run.shards.shards
         # Every listed passage, and every list: an upper bound, since equal reads count once.
-        whole = len(run.shards.runs) if run.conditions[0].reader.end_to_end else 0
+        whole = len(run.shards.runs) if run.conditions[0].reader.end_to_end is True else 0
         expected = {
             (reads.job.identity, shard): known[shard].pairs + whole * known[shard].queries
             for reads in all_reads

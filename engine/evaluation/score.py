@@ -15,6 +15,7 @@ import polars as pl
 from engine import tables
 from engine.evaluation.settings import Settings, refuse_without_measure
 from engine.inputs.files import EvaluationInputs
+from engine.inputs.recorded import OUTPUTS
 from engine.labels.annotator import READER, Annotator, Labelled, Material
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
@@ -101,7 +102,7 @@ def score(
 
     Args:
         inputs: at the cutoff of the settings.
-        lists: ``run``, ``query_id``, ``doc_ids`` of the lists that are read whole.
+        lists: ``run``, ``query_id``, ``doc_ids`` of the lists that are read whole, or have recorded outputs.
         read: by role, the reader, and at least the reads that the settings need (``tables.READS``, ``failure``).
 
     Raises:
@@ -461,9 +462,14 @@ def _downstream(
     lists: pl.DataFrame,
     read: Mapping[str, pl.DataFrame],
 ) -> pl.DataFrame:
-    if not settings.reader.end_to_end or READER.name not in read:
+    if settings.reader.end_to_end == "recorded":
+        outputs, identity = inputs.tables[OUTPUTS], [RUN, QUERY_ID]
+        whole = lists.join(outputs, on=identity, how="left", maintain_order="left")
+        whole = whole.with_columns(pl.lit(None, pl.String).alias(FAILURE))
+    elif not settings.reader.end_to_end or READER.name not in read:
         return tables.empty(tables.DOWNSTREAM)
-    whole = reads_of(read[READER.name], lists)
+    else:
+        whole = reads_of(read[READER.name], lists)
     scored = score_outputs(whole, inputs.queries, settings.reader.metric)
     scores = lists.select(RUN, QUERY_ID).with_columns(
         pl.lit(settings.longest_list, pl.Int64).alias(tables.K),
@@ -482,7 +488,7 @@ def _label_lists(
     left_out: Mapping[str, list[str]],
     read: Mapping[str, pl.DataFrame],
 ) -> pl.DataFrame:
-    if READER.name in read:
+    if READER.name in read and settings.reader.end_to_end is True:
         # The output of a cut prompt says nothing about all passages together.
         cut = read[READER.name].filter(pl.col(FAILURE).str.starts_with(CUT_PROMPT))
         lists = lists.join(cut, on=IDENTITY, how="anti", maintain_order="left")

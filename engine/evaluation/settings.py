@@ -127,13 +127,17 @@ class Settings(Checked):
 
     def needs_answers(self) -> bool:
         """Whether queries must have answers: outputs of whole lists are scored, or an annotator needs them."""
-        return self.reader.end_to_end or any(a.needs_answers for a in self.resolved.annotators)
+        return bool(self.reader.end_to_end) or any(
+            a.needs_answers for a in self.resolved.annotators
+        )
 
     @property
     def scores_answers(self) -> bool:
         """Whether outputs are compared with reference answers."""
         annotators = self.resolved.annotators
-        return self.reader.end_to_end or any(annotator.is_the_readers for annotator in annotators)
+        return bool(self.reader.end_to_end) or any(
+            annotator.is_the_readers for annotator in annotators
+        )
 
     def input_needs(self) -> dict[str, Any]:
         """Requirements on inputs, as fields of ``InputFiles``."""
@@ -306,7 +310,7 @@ def _check_options(settings: Settings) -> None:
 
 def _check_reads(settings: Settings) -> None:
     reader, asks = settings.reader, settings.resolved.asks
-    if reader.end_to_end or any(ask.task == reader.task for ask in asks.values()):
+    if reader.end_to_end is True or any(ask.task == reader.task for ask in asks.values()):
         return
     asking = " or ".join(name for name, known in ANNOTATORS.items() if known.is_the_readers)
     for option, is_set in (
@@ -381,7 +385,7 @@ def _check_until(settings: Settings) -> None:
 
 
 def _check_lists(settings: Settings) -> None:
-    if settings.bootstrap.samples and not settings.reader.end_to_end:
+    if settings.bootstrap.samples and settings.reader.end_to_end is not True:
         name = "lists" if settings.bootstrap.lists else "width"
         problem = f"`{name}` without whole lists"
         raise InputError(problem, "leave it out, or use `end_to_end`", "settings.listless")
@@ -474,7 +478,7 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
 
 def models_of(settings: Settings) -> Iterator[str]:
     """The models that read, in any role."""
-    if settings.reader.end_to_end:
+    if settings.reader.end_to_end is True:
         yield settings.reader.reader
     for ask in settings.resolved.asks.values():
         yield ask.model

@@ -58,6 +58,9 @@ class InputFiles(Checked):
             may be given.
         limit: Evaluate only the first queries, this many of them.
         skip_bad: Leave out bad records of the corpus, up to this many, and count them.
+        outputs: Recorded answers of the system itself, which are scored end to end in place of answers from whole lists,
+            so no list is read: JSONL, JSON, CSV or Parquet with query_id, output and run; or RUN=FILE. Several may be
+            given.
         answers: Reference answers by query id, where the queries file has none or others: JSONL, JSON, CSV
             or Parquet with an id and answers, or any layout of queries.
         ignore_identical_ids: Leave out of each list, before the cut at `k`, a document that has the id of its query, as
@@ -78,6 +81,7 @@ class InputFiles(Checked):
     run: tuple[Location, ...]
     limit: Positive | None = None
     skip_bad: Natural = 0
+    outputs: tuple[Location, ...] = ()
     answers: Location | None = None
     ignore_identical_ids: bool = False
     need_answers: bool = True
@@ -92,6 +96,11 @@ class InputFiles(Checked):
         if self.corpora and self.skip_bad:
             problem = "`skip_bad` with several corpora"
             raise InputError(problem, "leave it out, or give one `corpus`", "settings.tolerance")
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """Names of the tables of the evaluation's inputs."""
+        return (*self.tables, *["outputs"] * bool(self.outputs))
 
     @property
     def passages(self) -> Location | tuple[Location, ...] | None:

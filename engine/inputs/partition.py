@@ -38,6 +38,7 @@ from engine.sources.io.parquet import read_parquet
 from engine.sources.passages.index import Listed, Marked, PassageIndex, index_corpus
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.buckets import BUCKETS, Range, halved
+from engine.sources.runs.outputs import named_file
 from engine.sources.runs.scan import lists_at_least
 from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RANK, RUN, give_back_freed_memory
 
@@ -288,7 +289,7 @@ def _opened(
         notes=tuple(Note(**{**note, "about": tuple(note["about"])}) for note in manifest["notes"]),
         cut_runs=tuple(manifest["cut_runs"]),
         unmatchable=tuple(manifest["unmatchable"]),
-        tables=tuple(files.tables),
+        tables=files.table_names,
         passages=PassageIndex(folder=passages, **manifest["passages"]),
         listed=manifest["listed"],
         queries_file=files.queries,
@@ -362,6 +363,7 @@ def _key(files: InputFiles, k: int, pairs_per_shard: int) -> str:
         "corpora": [identity(path) for path in files.corpora],
         "judged": {n: identity(f.corpus) for n, f in files.tables.items() if f.corpus is not None},
         "ignore_identical_ids": files.ignore_identical_ids,
+        "outputs": [(name, identity(file)) for name, file in map(named_file, files.outputs)],
     }
     content |= {name: value for name, value in later.items() if value}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

@@ -26,6 +26,7 @@ from engine.inputs.files import (
     shares_much,
 )
 from engine.inputs.lists import IS_EVALUATED, HeldPart, Lists, Parts, named_by_id, read_lists
+from engine.inputs.recorded import OUTPUTS, check_outputs
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.sources.input_tables import InputTable
@@ -33,6 +34,7 @@ from engine.sources.io.locations import Location
 from engine.sources.passages.index import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.forms import WRITTEN
+from engine.sources.runs.outputs import named_file, read_outputs
 from engine.sources.runs.read import AT, ID, Together, read_runs_with_texts, split_runs, with_ids
 from engine.sources.runs.scan import runs_within
 from engine.sources.strangers import count_strangers, refuse_strangers
@@ -92,6 +94,12 @@ def check_inputs(
     passages.expect(judgments.expected())
     lists = named_by_id(lists, passages, files.corpus)
     checked, fitting = judgments.check(passages)
+    if files.outputs:
+        outputs = read_outputs(files.outputs) if given is None else given.outputs
+        checked[OUTPUTS], noted = check_outputs(
+            outputs, query_set, queries, lists, named_file(files.outputs[0])[1]
+        )
+        fitting = [*fitting, *noted]
     matched, unmatchable = match_titles(
         queries, query_set.titles, passages.scan([ARTICLE_ID, TITLE])
     )
@@ -152,12 +160,14 @@ def _notes_on_runs(lists: Lists) -> Iterator[Note]:
 class LoadedInputs(NamedTuple):
     """Queries and runs in memory, in place of files; ``InputFiles`` then has names for errors.
 
-    ``passages``: the store of passages; by default the corpus of the files, or the runs' own texts.
+    ``passages``: the store of passages; by default the corpus of the files, or the runs' own texts. ``outputs``: as of
+    ``read_outputs``.
     """
 
     query_set: QuerySet
     runs: Together
     passages: Listed | None = None
+    outputs: pl.DataFrame = tables.empty(tables.OUTPUTS)
 
 
 def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:

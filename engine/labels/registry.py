@@ -196,7 +196,7 @@ def _roles(
     places = {name: place for place, name in enumerate(ANNOTATORS)}
     in_order = sorted(asks, key=lambda name: places.get(name, len(places)))
     entries = [asks[name] for name in asks if name in of_reader]
-    if settings.reader.end_to_end:
+    if settings.reader.end_to_end is True:
         entries.append(replace(ask_reader(settings.reader), singles=False, lists=True))
     entries += [asks[name] for name in in_order if name not in of_reader]
     roles: dict[str, Ask] = {}

@@ -32,7 +32,7 @@ from engine.python.result import Result
 from engine.ranking.scores import RankingSettings
 from engine.reading.backends import Progress
 from engine.reading.function import ReaderChoice, ReaderFunction
-from engine.reading.reader_settings import ReaderSettings
+from engine.reading.reader_settings import ReaderSettings, end_to_end_of
 from engine.report.summary import SHARDS, name_files
 from engine.sources.io.files import temporary_directory
 from engine.sources.io.folders import folder_at
@@ -40,6 +40,7 @@ from engine.sources.io.locations import Location
 
 # Logger for events on a cluster.
 _LOG = logging.getLogger("engine")
+_IGNORES = "ignore_identical_ids"
 
 
 def evaluate(
@@ -93,8 +94,8 @@ def evaluate(
         annotators: the sources of labels: names, functions from a query, its answers, and a passage's title and text to
             a number in [0, 1], and annotators made with ``engine.labels.from_function``.
         k: passages per query at most.
-        **options: ``answers`` (``{query_id: [answer, …]}``), ``limit`` (the first queries alone), ``store`` (the folder
-            or address of the read store), ``progress`` (False shows none), ``qrels`` and ``preferences`` (a file,
+        **options: ``answers`` (``{query_id: [answer, …]}``), ``outputs`` (recorded answers: files, rows,
+            ``{run: {query_id: text}}``), ``limit`` (the first queries alone), ``store`` (the folder or address of the read store), ``progress`` (False shows none), ``qrels`` and ``preferences`` (a file,
             ``{query_id: {doc_id: label}}`` or a table), and all of ``engine.python.options``.
 
     Raises:
@@ -105,17 +106,17 @@ def evaluate(
     left = cast(dict[str, Any], options)
     shown = fitted("progress", left.pop("progress", True), bool)
     store = fitted("store", left.pop("store", None), Location | None) or cache_directory() / "reads"
-    ignores = fitted("ignore_identical_ids", left.pop("ignore_identical_ids", False), bool)
     given = Given(
         queries,
         passages,
         runs,
         answers=left.pop("answers", None),
-        ignore_identical_ids=ignores,
+        outputs=left.pop("outputs", None),
+        ignore_identical_ids=fitted(_IGNORES, left.pop(_IGNORES, False), bool),
         limit=fitted("limit", left.pop("limit", None), Positive | None),
         tables={name: one for name in input_tables() if (one := left.pop(name, None)) is not None},
     )
-    settings = _settings(reader, metric, annotators, k, left)
+    settings = _settings(reader, metric, annotators, k, left | {"outputs": given.outputs})
     refuse_lacking_tables(settings, given.tables)
     _refuse_unused(settings, given)
     named = name_files(given.files(settings))
@@ -163,6 +164,8 @@ def _settings(
 ) -> Settings:
     if isinstance(annotators, str | Annotator) or callable(annotators):
         annotators = (annotators,)
+    options["end_to_end"] = end_to_end_of(options)
+    options.pop("outputs", None)
     # Functions in options other than metrics and annotators are models.
     models = {"reader": reader, **options}
     functions = {

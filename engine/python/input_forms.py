@@ -21,6 +21,7 @@ import polars as pl
 from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs, InputFiles, TableFile
 from engine.inputs.read import LoadedInputs, column_of, located
+from engine.inputs.recorded import OUTPUTS
 from engine.inputs.shards import InMemoryInputs
 from engine.labels.registry import input_tables
 from engine.messages.characters import composed
@@ -37,7 +38,8 @@ from engine.sources.queries.layouts import QueryRow, kilt_row, plain_rows, queri
 from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read_answers
 from engine.sources.runs import read
 from engine.sources.runs.forms import is_row, names_runs, of_dictionary
-from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RUN, SCORE, TEXT
+from engine.sources.runs.outputs import outputs_of, read_outputs
+from engine.tables import ANSWERS, DOC_ID, LABEL, OUTPUT, QUERY, QUERY_ID, RUN, SCORE, TEXT
 
 Record = dict[str, Any]
 _QUERIES, _PASSAGES, _RUNS, _ANSWERS = "queries", "passages", "runs", "answers"
@@ -58,6 +60,7 @@ class Given(NamedTuple):
         answers: by query id or text; None if the queries hold them.
         tables: annotators' inputs by name.
         limit: most queries; None for all.
+        outputs: recorded outputs; None if there are none.
     """
 
     queries: Any
@@ -67,6 +70,7 @@ class Given(NamedTuple):
     tables: Mapping[str, Any] = {}
     limit: int | None = None
     ignore_identical_ids: bool = False
+    outputs: Any = None
 
     def files(self, settings: Settings) -> InputFiles | None:
         """The files, if all inputs are files; None if some are in memory."""
@@ -74,11 +78,14 @@ class Given(NamedTuple):
         several = isinstance(self.passages, list | tuple) and all(map(is_path, self.passages))
         corpus = None if several else self.passages
         given = [self.queries, *runs, *self.tables.values()]
-        given += [one for one in (corpus, self.answers) if one is not None]
+        outputs = () if self.outputs is None else self.outputs
+        outputs = outputs if isinstance(outputs, list | tuple) else (outputs,)
+        given += [one for one in (corpus, self.answers, *outputs) if one is not None]
         if not runs or not all(map(is_path, given)):
             return None
         paths = located(self.passages, runs, self.tables, input_tables())
-        return self.named(settings, queries=self.queries, answers=self.answers, **paths)
+        others = {"answers": self.answers, "outputs": tuple(outputs)}
+        return self.named(settings, queries=self.queries, **others, **paths)
 
     def named(self, settings: Settings, **files: Any) -> InputFiles:
         """Names of inputs in errors, and their used part."""
@@ -106,11 +113,13 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     corpus = None if given.passages is None else f"`{_PASSAGES}`"
     names = tuple(runs[0][RUN].unique(maintain_order=True))
     tables = _tables(given.tables)
-    named = given.named(settings, queries=queries, corpus=corpus, run=names, tables=tables)
+    outputs = () if given.outputs is None else (f"`{OUTPUTS}`",)
+    paths = {"queries": queries, "corpus": corpus, "run": names, "outputs": outputs}
+    named = given.named(settings, tables=tables, **paths)
     retrievers = {n or "run" for n, one in each_run(given.runs) if retriever_of(one) is not None}
     query_set.numbering.own = frozenset(retrievers)
     passages = None if given.passages is None else _passages(given.passages)
-    loaded = LoadedInputs(query_set, runs, passages)
+    loaded = LoadedInputs(query_set, runs, passages, *_outputs(given.outputs))
     inputs = InMemoryInputs.of_files(named, k=k, given=loaded).inputs
     return inputs if is_path(given.queries) else replace(inputs, queries_file=None)
 
@@ -174,6 +183,28 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
         record = {QUERY_ID if is_id else QUERY: key, ANSWERS: own}
         found += plain_rows(_ANSWERS, [(number, record)], need_text=False)
     return found
+
+
+def _outputs(given: Any) -> Iterator[pl.DataFrame]:
+    """The recorded outputs (``read_outputs``), if there are any."""
+    several = given if isinstance(given, list | tuple) else [given]
+    if given is None:
+        return
+    if all(map(is_path, several)):
+        yield read_outputs(several)
+        return
+    rows: Iterable[Record] = (
+        _answered(given) if isinstance(given, Mapping) else records(given, OUTPUTS)
+    )
+    yield outputs_of(OUTPUTS, enumerate(rows, 1))
+
+
+def _answered(given: Mapping[Any, Any]) -> Iterator[Record]:
+    for key, own in ((key, plain(value)) for key, value in by_text(given, OUTPUTS).items()):
+        if isinstance(own, Mapping):
+            yield from ({RUN: key, QUERY_ID: query, OUTPUT: text} for query, text in own.items())
+        else:
+            yield {QUERY_ID: key, OUTPUT: own}
 
 
 def _passages(given: Any) -> Collected:

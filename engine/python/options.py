@@ -14,6 +14,7 @@ class EvaluateOptions(TypedDict, total=False):
     """What ``engine.evaluate`` takes beside its arguments; docs/guide/python.md says where each is described."""
 
     answers: Any
+    outputs: Any
     ignore_identical_ids: bool
     limit: int | None
     progress: bool
@@ -23,7 +24,7 @@ class EvaluateOptions(TypedDict, total=False):
     augmentation: Literal["in-prompt", "fid"]
     task: Literal["short-answer", "claims", "dialogue"]
     prompt: str | None
-    end_to_end: bool
+    end_to_end: bool | Literal["recorded"]
     end_to_end_k: int | str | None
     engine: EngineChoice
     dtype: Literal["bfloat16", "float16", "float32"] | None

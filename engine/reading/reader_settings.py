@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings
@@ -17,6 +18,17 @@ from engine.reading.protocol import Augmentation, EngineChoice, Scores
 from engine.scoring.metrics import Metric, get_metric
 
 FailedReads = Literal["error", "zero", "skip"]
+
+
+def end_to_end_of(options: Mapping[str, Any]) -> bool | Literal["recorded"]:
+    """The setting ``end_to_end`` of users' options: ``recorded`` beside ``outputs``."""
+    wished, outputs = bool(options.get("end_to_end", True)), options.get("outputs")
+    if outputs is None or (isinstance(outputs, tuple) and not outputs):
+        return wished
+    if not wished:
+        problem = "`outputs` without `end_to_end`, whose answers they are"
+        raise InputError(problem, "leave one of them out", "settings.outputs")
+    return "recorded"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +67,8 @@ class ReaderSettings(Checked):
             'chat-ko' or 'completion-ko' in Korean, or a text file with {query} and {passages}.
         metric: Downstream metric, one of ``scoring.metrics.METRICS``; or a user's own
             (``scoring.metrics.metric_from_function``).
-        end_to_end: Whether the reader also reads whole lists, whose score is correlated with measures.
+        end_to_end: Whether the reader also reads whole lists, whose score is correlated with measures; ``recorded`` if
+            answers that the system gave before stand in for these reads.
         end_to_end_k: Passages of a whole list that the reader gets, or a budget of tokens for them, as in
             300tok; by default as many as are labelled.
         engine: Engine that runs the reader. auto: vLLM on GPUs if it is installed, else the engine's own loops; on the CPUs
@@ -75,7 +88,7 @@ class ReaderSettings(Checked):
     task: Task = "short-answer"
     prompt: str | None = None
     metric: str | Metric = "em"
-    end_to_end: bool = True
+    end_to_end: bool | Literal["recorded"] = True
     end_to_end_k: Positive | str | None = None
     engine: EngineChoice = "auto"
     dtype: Dtype | None = None

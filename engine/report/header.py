@@ -58,7 +58,7 @@ def _readers(summary: Mapping[str, Any]) -> list[str]:
 def _how(summary: Mapping[str, Any]) -> Iterator[str]:
     settings, reader = summary["configuration"], summary.get(READER.key)
     if reader is None:
-        yield "Reader: none, labels only"
+        yield "Reader: none" if summary["end_to_end"] else "Reader: none, labels only"
     else:
         others = [_known(name) for name in _readers(summary)[1:]]
         yield f"Reader{'s' if others else ''}: {_some([_described(reader), *others])}"
@@ -69,6 +69,7 @@ def _how(summary: Mapping[str, Any]) -> Iterator[str]:
             yield f"{role.replace('_', ' ')}: {_described(other)}"
     if reader is not None:
         yield f"prompt template {_cut(_file(reader['prompt']))}"
+    if reader is not None or summary["end_to_end"]:
         yield f"metric {_cut(settings['metric'])}"
     conditions = (summary.get("study") or {"conditions": [settings]})["conditions"]
     cutoffs = ", ".join(map(str, sorted({one["k"] for one in conditions})))
@@ -120,6 +121,9 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     for name in (*input_tables(), "answers"):
         if settings.get(name):
             yield f"{name} {_cut(_file(settings[name]))}"
+    if settings["end_to_end"] == "recorded":
+        recorded = _some([_cut(_file(path)) for path in settings.get("outputs", ())])
+        yield f"end to end: recorded answers{f' ({recorded})' * bool(recorded)}"
     whole = settings["relevant"]
     own = "" if settings.get(JUDGED, whole) == whole else " (for qrels, all judgments)"
     yield f"recall is measured against {_RECALL_BASES.get(whole, 'all judgments')}{own}"

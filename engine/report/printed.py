@@ -393,7 +393,7 @@ def end_to_end(findings: Findings) -> Iterator[str]:
 def _readers(findings: Findings) -> Iterator[str]:
     whole = (
         f", and whole lists go to {findings.configuration['reader']}"
-        if findings.is_read_whole
+        if findings.is_read_whole and not findings.is_recorded
         else ""
     )
     others = [findings.summary[role.key]["name"] for role in findings.roles if role.is_readers]

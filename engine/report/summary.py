@@ -36,6 +36,7 @@ from engine.report import verdict
 from engine.sources.io.digests import digest_at, file_sha256, json_digest
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location, locate
+from engine.sources.runs.outputs import named_file
 from engine.sources.runs.scan import header_of
 from engine.version import __version__
 
@@ -322,6 +323,11 @@ def name_files(files: InputFiles | None) -> dict[str, Any]:
         **{name: place(tables[name].path if name in tables else None) for name in input_tables()},
         **{f"{name}_corpus": place(file.corpus) for name, file in tables.items() if file.corpus},
         "answers": place(files.answers if files else None),
+        **(
+            {"outputs": [place(named_file(path)[1]) for path in files.outputs]}
+            if files and files.outputs
+            else {}
+        ),
     }
 
 

@@ -192,6 +192,7 @@ def _figures(
     choice: Choice, metric: str, bootstrap: Bootstrap, evaluation: Evaluation | None = None
 ) -> str:
     over = counted(choice.n, "[query|queries]")
+    recorded = evaluation and evaluation.settings.reader.end_to_end == "recorded"
     if evaluation and choice.n < evaluation.queries:
         those = "those with a score" + " in every run" * bool(choice.leads)
         if "rho" in evaluation.end_to_end.columns and choice.annotator is None:
@@ -208,6 +209,8 @@ def _figures(
     if tested:
         interval = f"{bootstrap.confidence * 100:g}% interval"
         over += f"; {layout.adjusted(choice.pairs, bootstrap) or interval}"
+    if recorded and choice.annotator is None:
+        over = f"recorded answers, {over}"
     return SENTENCES["by_labels" if choice.annotator else "by_end_to_end"].format(
         annotator=choice.annotator,
         measure=choice.measure,

@@ -284,7 +284,7 @@ def test_editors_know_every_option():
     hints = typing.get_type_hints(EvaluateOptions)
     given = {"reader", "metric", "annotators", "k"}
     assert hints.keys() - set(input_tables()) == (Settings().flat().keys() - given) | {
-        "answers", "ignore_identical_ids", "limit", "progress", "store",
+        "answers", "outputs", "ignore_identical_ids", "limit", "progress", "store",
         *(field.name for kind in option_classes() for field in dataclasses.fields(kind)),
     }  # fmt: skip
     assert hints["measures"] == str | Sequence[str]

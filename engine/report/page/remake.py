@@ -140,6 +140,7 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         annotators={
             name: ANNOTATORS[name].meaning for name in findings.annotators if name in ANNOTATORS
         },
+        recorded=findings.is_recorded,
         conditions=conditions_of(findings.summary),
         with_passages=findings.sources is not None,
         data=render.as_it_is(queries.escaped(data)),

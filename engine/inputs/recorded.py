@@ -1,0 +1,91 @@
+"""Recorded outputs of runs, checked against queries and lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import polars as pl
+
+from engine.inputs.lists import Lists
+from engine.messages.errors import InputError
+from engine.messages.notes import Note, count_note
+from engine.messages.wording import quoted
+from engine.sources.io.locations import Location
+from engine.sources.queries.read import QuerySet
+from engine.sources.runs.read import ID, with_ids
+from engine.sources.strangers import count_strangers
+from engine.tables import OUTPUT, QUERY, QUERY_ID, RUN
+
+# The name of the table among an evaluation's ``tables``.
+OUTPUTS = "outputs"
+
+
+def check_outputs(
+    outputs: pl.DataFrame,
+    query_set: QuerySet,
+    queries: pl.DataFrame,
+    lists: Lists,
+    path: Location,
+) -> tuple[pl.DataFrame, tuple[Note, ...]]:
+    """The recorded outputs of the queries evaluated, by id, and notes on lists and outputs that lack each other.
+
+    Args:
+        outputs: as of ``read_outputs``.
+        queries: those evaluated.
+        path: the file of the outputs, for errors.
+
+    Raises:
+        InputError: outputs of an unknown run, a run without any, or outputs of none of the queries.
+    """
+    known, names = query_set.table, lists.names
+    if len(names) == 1:
+        outputs = outputs.with_columns(
+            pl.when(pl.col(RUN) != "").then(RUN).otherwise(pl.lit(names[0]))
+        )
+    if strange := [name for name in outputs[RUN].unique(maintain_order=True) if name not in names]:
+        problem = f"has outputs of the run {quoted(strange[0])}" if strange[0] else "names no run"
+        raise InputError(
+            problem, f"name one of {', '.join(names)}, as in RUN=FILE", "outputs.run", path=path
+        )
+    # A score by the reader here would not compare with a recorded one.
+    if lacking := [name for name in names if name not in outputs[RUN].unique()]:
+        problem = f"has no output of the run {quoted(lacking[0])}"
+        raise InputError(problem, "give those, or leave the run out", "outputs.lacking", path=path)
+    if outputs[QUERY_ID].is_in(known[QUERY_ID].implode()).any():
+        query_set.numbering.see(outputs[QUERY_ID], path)
+    else:
+        texts = known.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
+        outputs = with_ids(outputs, texts, QUERY_ID).unique([RUN, QUERY_ID], maintain_order=True)
+    what = f"answers none of the {{}} [query|queries] of {query_set.numbering.path}"
+    others = count_strangers(
+        outputs[QUERY_ID], known[QUERY_ID], what, remedy="name their ids or texts", path=path
+    )
+    kept = outputs.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
+    what = "[query|queries] of recorded outputs [is|are] not in the queries file"
+    notes = (count_note("outputs_of_others", others, what), *_notes(kept, queries, lists))
+    return kept.select(RUN, QUERY_ID, OUTPUT), notes
+
+
+def _notes(
+    outputs: pl.DataFrame, queries: pl.DataFrame, lists: Iterable[pl.DataFrame]
+) -> Iterator[Note]:
+    identity = [RUN, QUERY_ID]
+    listed = pl.concat([rows.select(identity).unique() for rows in lists])
+    listed = listed.join(queries, on=QUERY_ID, how="semi")
+    for part, other, code, what in (
+        (
+            listed,
+            outputs,
+            "unanswered_lists",
+            "list[|s] of {} [has|have] no recorded output, and [is|are] left out end to end",
+        ),
+        (
+            outputs,
+            listed,
+            "unlisted_outputs",
+            "recorded output[|s] of {} [is|are] of a query without a list",
+        ),
+    ):
+        alone = part.join(other, on=identity, how="anti")
+        for run in sorted(alone[RUN].unique()):
+            yield count_note(code, alone.filter(pl.col(RUN) == run).height, what, about=(run,))
