@@ -280,7 +280,7 @@ def _lost(pairs: Rows, scored: pl.DataFrame) -> Iterator[str]:
 
 
 def _other_rules(evaluations: Collection[Findings]) -> Iterator[str]:
-    for name in ("failed_reads", "missing"):
+    for name in ("end_to_end", "failed_reads", "missing"):
         values = {findings.configuration.get(name) for findings in evaluations}
         # Neither None nor "error" allows many failed reads; without any, they have the same effect.
         if len(values) > 1 and not (name == "failed_reads" and values == {None, "error"}):

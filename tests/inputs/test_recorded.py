@@ -163,3 +163,13 @@ def test_shards_keep_recorded_outputs(tmp_path):
     assert found["whole"].summary["configuration"]["outputs"] == [
         str(tmp_path / f"{run}.out") for run in RUNS
     ]
+
+
+def test_a_comparison_says_that_one_side_was_recorded(tmp_path):
+    read = evaluate(tmp_path)
+    outputs = read.table("downstream").select("run", "query_id", "output")
+    for name, result in (("read", read), ("recorded", evaluate(tmp_path, outputs=outputs))):
+        result.save(tmp_path / name)
+    compared = engine.compare(tmp_path / "read", tmp_path / "recorded")
+    assert [one for one in compared.unlike if one.startswith("end_to_end")]
+    assert {row["difference"] for row in compared.pairs} == {0.0}
