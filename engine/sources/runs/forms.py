@@ -107,7 +107,7 @@ class Batch:
     taken: Counter[str] = field(default_factory=Counter)
 
 
-_Fault = partial[InputError]
+Fault = partial[InputError]
 """An error about the record at hand."""
 
 
@@ -155,14 +155,9 @@ def read_records(
         if items is not None and all(record.get(name) is not items for name in RESULTS):
             taken[WRITTEN] += 1
         fault = partial(InputError, path=path, line=line)
-        run = record.get(RUN)
-        if run is not None and (not isinstance(run, str | int) or not is_text(str(run))):
-            raise fault(
-                f"the run is called {quoted(run)}", "write its name as a string", "runs.name"
-            )
-        run = name if run is None else str(run) or name
+        run = run_of(fault, record) or name
         if items is None:
-            query_id = _query_of(fault, record, ROW_QUERIES)
+            query_id = query_of(fault, record, ROW_QUERIES)
             doc_id, text = _passage(fault, line, query_id, record)
             order = order or _order_of(record)
             rank = _rank(fault, query_id, record.get(order[0]))
@@ -172,7 +167,7 @@ def read_records(
             rows.append(_Listed(query_id, doc_id, rank, score, run, line))
             carried += text
             continue
-        query_id = _query_of(fault, record, (*QUERY_ID_FIELDS, *QUERY_FIELDS))
+        query_id = query_of(fault, record)
         found = [_passage(fault, line, query_id, item, texts=texts) for item in items]
         carried += [text for _, given in found for text in given]
         scores, rise = _scores_of(fault, query_id, items)
@@ -189,7 +184,20 @@ def read_records(
     return Batch(frame, tuple(frame[RUN].unique()), has_lines, texts_given, taken)
 
 
-def _query_of(fault: _Fault, record: Mapping[str, Any], fields: Sequence[str]) -> str:
+def run_of(fault: Fault, record: Mapping[str, Any]) -> str:
+    """The name of the run in a record; empty for none."""
+    run = record.get(RUN)
+    if run is not None and (not isinstance(run, str | int) or not is_text(str(run))):
+        raise fault(f"the run is called {quoted(run)}", "write its name as a string", "runs.name")
+    return "" if run is None else str(run)
+
+
+def query_of(
+    fault: Fault,
+    record: Mapping[str, Any],
+    fields: Sequence[str] = (*QUERY_ID_FIELDS, *QUERY_FIELDS),
+) -> str:
+    """The id of the query in a record, or its text."""
     query = first_of(record, fields)
     if isinstance(query, bool) or not isinstance(query, str | int) or not is_text(str(query)):
         if query is None:
@@ -201,7 +209,7 @@ def _query_of(fault: _Fault, record: Mapping[str, Any], fields: Sequence[str]) -
     return str(query)
 
 
-def _scores_of(fault: _Fault, query_id: str, items: Sequence[Any]) -> tuple[list[float], bool]:
+def _scores_of(fault: Fault, query_id: str, items: Sequence[Any]) -> tuple[list[float], bool]:
     """The scores of a list, whose order counts: its own if they fall; and whether they rise, as distances do."""
     given = (one.get(SCORE) if isinstance(one, Mapping) else None for one in items)
     scores = [_score(fault, query_id, score) for score in given]
@@ -213,7 +221,7 @@ def _scores_of(fault: _Fault, query_id: str, items: Sequence[Any]) -> tuple[list
 
 
 def _passage(
-    fault: _Fault, line: int | None, query_id: str, item: Any, *, texts: bool = False
+    fault: Fault, line: int | None, query_id: str, item: Any, *, texts: bool = False
 ) -> tuple[str, list[tuple[object, ...]]]:
     """The id of a passage, or its text instead; and its row of ``GIVEN``, if there is a text."""
     if isinstance(item, str):
@@ -254,13 +262,13 @@ def _passage(
     return name, [(name, title, text, article, query_id, line, doc_id is None)]
 
 
-def _refuse_surrogates(fault: _Fault, query_id: str, *texts: str) -> None:
+def _refuse_surrogates(fault: Fault, query_id: str, *texts: str) -> None:
     if not is_text(*texts):
         problem = f"a passage of query {quoted(query_id)} holds half a surrogate pair"
         raise fault(problem, "write valid Unicode", "runs.surrogate")
 
 
-def _no_passage(fault: _Fault, query_id: str, item: object) -> InputError:
+def _no_passage(fault: Fault, query_id: str, item: object) -> InputError:
     problem = f"query {quoted(query_id)} lists {quoted(item)}, which has neither an id nor a text"
     return fault(
         problem, 'write passages as {"id": …, "text": …}, as texts, or as ids', "runs.passageless"
@@ -289,7 +297,7 @@ def _number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _rank(fault: _Fault, query_id: str, rank: Any) -> int | None:
+def _rank(fault: Fault, query_id: str, rank: Any) -> int | None:
     if isinstance(rank, float) and rank.is_integer():  # pandas' form if some value is missing
         rank = int(rank)
     is_whole = isinstance(rank, int) and not isinstance(rank, bool) and abs(rank) <= MOST
@@ -299,7 +307,7 @@ def _rank(fault: _Fault, query_id: str, rank: Any) -> int | None:
     return rank
 
 
-def _score(fault: _Fault, query_id: str, score: Any) -> float | None:
+def _score(fault: Fault, query_id: str, score: Any) -> float | None:
     if score is None:
         return None
     number = _number(score)

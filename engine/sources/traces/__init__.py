@@ -1,0 +1,1 @@
+"""Traces of agents: searches of a query in steps, and the answer."""
