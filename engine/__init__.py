@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from engine.labels import Annotator, from_function
     from engine.messages.errors import InputError, ReadError, WriteError
     from engine.python.evaluate import evaluate
+    from engine.python.input_forms import read_traces
     from engine.python.result import Result
     from engine.reading.function import ReaderFunction as Reader
     from engine.report.paired import compare
@@ -31,6 +32,7 @@ __all__ = [
     "compat",
     "evaluate",
     "from_function",
+    "read_traces",
 ]
 
 # Module and name behind each public name.
@@ -46,6 +48,7 @@ _PLACES = {
     "compat": ("engine.compat", ""),
     "evaluate": ("engine.python.evaluate", "evaluate"),
     "from_function": ("engine.labels", "from_function"),
+    "read_traces": ("engine.python.input_forms", "read_traces"),
 }
 
 

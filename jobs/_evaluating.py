@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import polars as pl
 from cyclopts import App
 
 from engine.evaluation.conclude import Evaluation
@@ -57,18 +58,20 @@ from jobs._options import check_numbers, items_of, options_from, with_options, w
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
 from jobs._terminal import say, say_json, standard_output, step, verbosity, warn_of_code
+from jobs._traces import with_traces, write_tables
 
 # Options of the whole study.
 _OF_ALL = ("data", "out", "store", "overwrite", "full", "config")
 
 
 class Asked(NamedTuple):
-    """An evaluation or a study of a data set: its options, and the files and settings that they stand for."""
+    """An evaluation or a study of a data set: its options, and the files, settings and tables that they stand for."""
 
     options: Mapping[str, Any]
     files: InputFiles
     conditions: Mapping[Condition, Settings]
     store: Location
+    tables: Mapping[str, pl.DataFrame]
 
 
 def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
@@ -121,11 +124,12 @@ def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
 
 
 def _asked(options: Mapping[str, Any]) -> Asked:
+    options, tables = with_traces(options)
     sweep = sweep_of(options)
     settings = settings_of(options, sweep)
     warn_of_code(settings.reader.trust_remote_code)
     store = options["store"] or cache_directory() / "reads"
-    return Asked(options, files_of(options, settings), vary(settings, sweep), store)
+    return Asked(options, files_of(options, settings), vary(settings, sweep), store, tables)
 
 
 def _options_in(path: Path) -> dict[str, Any]:
@@ -197,6 +201,7 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
     found = {}
     for name, one in asked.items():
         with sole_writer(one.options["out"]):
+            write_tables(one.tables, one.options["out"])
             found[name] = evaluate_and_report(
                 one.files,
                 one.conditions,
@@ -321,6 +326,7 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
     for name, one in data_sets(options).items():
         if name:
             say(f"data set {name}:")
+        write_tables(one.tables, one.options["out"])
         settings = list(one.conditions.values())
         pace_for(asked, settings)  # before inputs are read
         k = max(condition.k for condition in one.conditions)

@@ -55,6 +55,10 @@ _DATA = (
     "Data sets of a study, in the place of `queries` and `run`: a YAML file of each, with its own values of these "
     "options. Each is evaluated into a folder of its own in `out`, and one table shows all."
 )
+_TRACES = (
+    "Searches and answers of agents, beside `run` or in its place: JSONL or Parquet with query_id, step, search, passages "
+    "and output, or spans of OpenInference. RUN=FILE names the run. Several may be given."
+)
 _NAMES = ("Inputs", "Reader", "Servers and bounds", "Labels", "Measures", "Statistics", "Running")
 INPUTS, READER, API, LABELS, MEASURES, STATISTICS, RUNNING = (
     Group(name, sort_key=place) for place, name in enumerate(_NAMES)
@@ -79,6 +83,7 @@ def parameters() -> list[inspect.Parameter]:
             leave_out=["tables", "corpora", *Settings().input_needs()],
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
+        option("traces", Paths, INPUTS, _TRACES, ()),
         option("data", Paths, INPUTS, _DATA, ()),
         *_of_reader(),
         *options_of(

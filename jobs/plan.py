@@ -9,6 +9,7 @@ from typing import Any
 from cyclopts import Group
 
 from engine.report.planning.forecast import PlanSettings
+from engine.sources.io.outputs import private_directory
 from jobs._command import run_command, with_verbosity
 from jobs._evaluation_options import RUNNING, parameters
 from jobs._options import option, options_of, take, with_signature
@@ -35,7 +36,8 @@ def plan(**options: Any) -> None:
     """
     from jobs._evaluating import plan_and_print  # here, so that help is quick
 
-    plan_and_print(options, take(PlanSettings, options))
+    with private_directory() as folder:  # of inputs that traces stand for
+        plan_and_print({**options, "out": folder}, take(PlanSettings, options))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read
 from engine.sources.runs import read
 from engine.sources.runs.forms import is_row, names_runs, of_dictionary
 from engine.sources.runs.outputs import outputs_of, read_outputs
+from engine.sources.traces import read as traces
 from engine.tables import ANSWERS, DOC_ID, LABEL, OUTPUT, QUERY, QUERY_ID, RUN, SCORE, TEXT
 
 Record = dict[str, Any]
@@ -205,6 +206,31 @@ def _answered(given: Mapping[Any, Any]) -> Iterator[Record]:
             yield from ({RUN: key, QUERY_ID: query, OUTPUT: text} for query, text in own.items())
         else:
             yield {QUERY_ID: key, OUTPUT: own}
+
+
+def read_traces(given: Any, name: str = "", *, carried: bool = True) -> traces.Traces:
+    """Read traces of agents: their ``runs``, ``outputs`` and ``steps``, for ``evaluate``.
+
+    >>> found = read_traces([
+    ...     {"query_id": "q1", "step": 1, "search": "Aruba", "passages": ["d2", "d1"]},
+    ...     {"query_id": "q1", "step": 2, "search": "capital", "passages": ["d1", "d3"], "output": "Oranjestad"},
+    ... ])  # fmt: skip
+    >>> found.runs["doc_id"].to_list(), found.outputs["output"].to_list()
+    (['d2', 'd1', 'd3'], ['Oranjestad'])
+
+    Args:
+        given: a file, a frame or a list of dictionaries: searches with ``query_id``, ``step``, ``search``, ``passages``
+            and perhaps ``run`` and ``output``, or spans of OpenInference.
+        name: of the run, if rows do not name it.
+        carried: False if ``passages`` of ``evaluate`` has the texts.
+
+    Raises:
+        InputError: an unusable row, in one line.
+    """
+    if is_path(given):
+        return traces.read_traces(given, name, carried=carried)
+    rows = enumerate(records(given, "traces"), 1)
+    return traces.traces_of("traces", rows, name, carried=carried)
 
 
 def _passages(given: Any) -> Collected:
