@@ -58,7 +58,7 @@ from jobs._options import check_numbers, items_of, options_from, with_options, w
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
 from jobs._terminal import say, say_json, standard_output, step, verbosity, warn_of_code
-from jobs._traces import with_traces, write_tables
+from jobs._traces import with_traces, written
 
 # Options of the whole study.
 _OF_ALL = ("data", "out", "store", "overwrite", "full", "config")
@@ -200,8 +200,7 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
             refuse_another(out, one.conditions)
     found = {}
     for name, one in asked.items():
-        with sole_writer(one.options["out"]):
-            write_tables(one.tables, one.options["out"])
+        with sole_writer(one.options["out"]), written(one.tables, one.options["out"]):
             found[name] = evaluate_and_report(
                 one.files,
                 one.conditions,
@@ -326,21 +325,23 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
     for name, one in data_sets(options).items():
         if name:
             say(f"data set {name}:")
-        write_tables(one.tables, one.options["out"])
-        settings = list(one.conditions.values())
-        pace_for(asked, settings)  # before inputs are read
-        k = max(condition.k for condition in one.conditions)
-        pairs = shard_pairs(one.files, settings[0].running.shard_pairs, k=settings[0].ranking.k)
-        # Runs that carry texts, and several corpora, are not sampled.
-        sampled = pairs and one.files.corpus is not None
-        sample = take_sample(one.files, k=k, pairs=pairs) if sampled else None
-        step("reading the inputs")
-        inputs = InMemoryInputs.of_files(one.files, k=k).inputs if sample is None else sample.inputs
-        step("preparing the reader")
-        made = plan_evaluation(
-            inputs, settings, asked, store=one.store, sample=sample, on_event=event
-        )
-        contents[name] = forecast.content(made)
-        standard_output().print_parts(forecast.shown(made), with_options)
+        with written(one.tables, one.options["out"]):
+            settings = list(one.conditions.values())
+            pace_for(asked, settings)  # before inputs are read
+            k = max(condition.k for condition in one.conditions)
+            pairs = shard_pairs(one.files, settings[0].running.shard_pairs, k=settings[0].ranking.k)
+            # Runs that carry texts, and several corpora, are not sampled.
+            sampled = pairs and one.files.corpus is not None
+            sample = take_sample(one.files, k=k, pairs=pairs) if sampled else None
+            step("reading the inputs")
+            inputs = (
+                InMemoryInputs.of_files(one.files, k=k).inputs if sample is None else sample.inputs
+            )
+            step("preparing the reader")
+            made = plan_evaluation(
+                inputs, settings, asked, store=one.store, sample=sample, on_event=event
+            )
+            contents[name] = forecast.content(made)
+            standard_output().print_parts(forecast.shown(made), with_options)
     if verbosity().as_json:
         say_json(contents if options["data"] else contents[""])

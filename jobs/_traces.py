@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
@@ -20,7 +23,8 @@ from engine.tables import QUERY, QUERY_ID, RUN
 from jobs._terminal import say, step
 
 FOLDER = "traces"
-_RUN, _OUTPUTS, _STEPS = "run-{}.parquet", "outputs.parquet", "steps.parquet"
+_OUTPUTS, _STEPS = "outputs.parquet", "steps.parquet"
+_OWN = re.compile(rf"run-\d+.*\.parquet|{_OUTPUTS}|{_STEPS}")
 
 
 def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, pl.DataFrame]]:
@@ -42,8 +46,8 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str
         for note in traces.notes:
             say(f"note: {file}: {note.text}") if note.amount else None
         for run in traces.runs.partition_by(RUN, maintain_order=True):
-            require_new_name(file, run[RUN][0], sources)
-            tables[_RUN.format(len(sources))] = run
+            require_new_name(file, name := run[RUN][0], sources)
+            tables[f"run-{len(sources)}-{re.sub(r'[^\w.-]+', '-', name)[:60]}.parquet"] = run
     runs, outputs = [Path(folder.place(name)) for name in tables], [*options["outputs"]]
     tables[_STEPS] = pl.concat(traces.steps for traces in every)
     recorded = pl.concat(traces.outputs for traces in every)
@@ -54,12 +58,25 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str
     return {**options, **given}, tables
 
 
-def write_tables(tables: Mapping[str, pl.DataFrame], out: Location) -> None:
-    """Write the tables of traces, in place of those of an earlier evaluation."""
-    if tables:
-        folder = folder_at(out) / FOLDER
-        folder.delete(folder.names())
-        for name, table in tables.items():
-            content = BytesIO()
-            table.write_parquet(content)
-            folder.write(name, content.getvalue())
+@contextmanager
+def written(tables: Mapping[str, pl.DataFrame], out: Location) -> Iterator[None]:
+    """Write the tables of traces, in place of earlier ones; they go if inputs are refused."""
+    folder = folder_at(out) / FOLDER
+
+    def clear() -> None:
+        folder.delete(name for name in folder.names() if _OWN.fullmatch(name))
+        folder_at(out).delete_empty([FOLDER])
+
+    if not tables:
+        yield
+        return
+    clear()
+    for name, table in tables.items():
+        content = BytesIO()
+        table.write_parquet(content)
+        folder.write(name, content.getvalue())
+    try:
+        yield
+    except InputError:
+        clear()
+        raise

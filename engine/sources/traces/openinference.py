@@ -58,8 +58,8 @@ def records_of_spans(
             trace, own = _first(span, _TRACE), _first(span, _ID)
             spans = traces.setdefault(trace, {})
             if trace is None or own is None or own in spans:
-                problem = f"the span {quoted(own)} of trace {quoted(trace)} is no new one"
-                remedy = "export each span once, with both ids"
+                problem = f"the span {quoted(own)} of trace {quoted(trace)} has no id of its own"
+                remedy = "export each span once, with `trace_id` and `span_id`"
                 raise InputError(problem, remedy, "traces.span", path=path, line=line)
             is_search = str(_first(span, _KIND)).upper() == "RETRIEVER"
             known = {"id": own, "parent": _first(span, _PARENT), LINE: line}
@@ -109,9 +109,6 @@ def _flat(record: Any) -> Span:
     waiting = [("", record)]
     while waiting:
         name, value = waiting.pop()
-        if isinstance(value, str) and name.endswith(_IN_JSON):
-            with suppress(ValueError):
-                value = parse_json(value)
         if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
             value = {one.get("key", n): one.get("value", one) for n, one in enumerate(value)}
         if not isinstance(value, dict):
@@ -119,6 +116,9 @@ def _flat(record: Any) -> Span:
             continue
         for key, own in value.items():
             part = str(key).removeprefix("attributes.")
+            if isinstance(own, str) and part.endswith(_IN_JSON):
+                with suppress(ValueError):
+                    own = parse_json(own)
             if not part.startswith("llm"):  # long, and never needed
                 named = name if part in _UNNAMED else f"{name}.{part}" if name else part
                 waiting.append((named, own))
