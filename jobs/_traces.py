@@ -47,7 +47,8 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str
             say(f"note: {file}: {note.text}") if note.amount else None
         for run in traces.runs.partition_by(RUN, maintain_order=True):
             require_new_name(file, name := run[RUN][0], sources)
-            tables[f"run-{len(sources)}-{re.sub(r'[^\w.-]+', '-', name)[:60]}.parquet"] = run
+            safe = re.sub(r"[^\w.-]+", "-", name)[:60]
+            tables[f"run-{len(sources)}-{safe}.parquet"] = run
     runs, outputs = [Path(folder.place(name)) for name in tables], [*options["outputs"]]
     tables[_STEPS] = pl.concat(traces.steps for traces in every)
     recorded = pl.concat(traces.outputs for traces in every)
