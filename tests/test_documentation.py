@@ -148,6 +148,7 @@ def test_the_retriever_of_the_first_steps_writes_a_run(tmp_path, monkeypatch):
 
 # Commands that other tests run, on what their pages show beside them; make demo is run by whoever builds.
 ELSEWHERE = {
+    "docs/guide/agents.md": "tests/guide/test_agents.py",
     "docs/guide/asking.md": "tests/report/page/test_asking.py",
     "docs/guide/recipes.md": "tests/guide/test_recipes.py",
     "docs/guide/korean.md": "tests/guide/test_korean.py",
