@@ -209,28 +209,19 @@ def _answered(given: Mapping[Any, Any]) -> Iterator[Record]:
 
 
 def read_traces(given: Any, name: str = "", *, carried: bool = True) -> traces.Traces:
-    """Read traces of agents: their ``runs``, ``outputs`` and ``steps``, for ``evaluate``.
+    """Read traces of agents from a file, a frame or a list of dictionaries.
 
-    >>> found = read_traces([
-    ...     {"query_id": "q1", "step": 1, "search": "Aruba", "passages": ["d2", "d1"]},
-    ...     {"query_id": "q1", "step": 2, "search": "capital", "passages": ["d1", "d3"], "output": "Oranjestad"},
-    ... ])  # fmt: skip
+    >>> search = {"query_id": "q1", "step": 1, "search": "Aruba", "passages": ["d2", "d1"]}
+    >>> found = read_traces([search, {"query_id": "q1", "output": "Oranjestad"}])
     >>> found.runs["doc_id"].to_list(), found.outputs["output"].to_list()
-    (['d2', 'd1', 'd3'], ['Oranjestad'])
+    (['d2', 'd1'], ['Oranjestad'])
 
-    Args:
-        given: a file, a frame or a list of dictionaries: searches with ``query_id``, ``step``, ``search``, ``passages``
-            and perhaps ``run`` and ``output``, or spans of OpenInference.
-        name: of the run, if rows do not name it.
-        carried: False if ``passages`` of ``evaluate`` has the texts.
-
-    Raises:
-        InputError: an unusable row, in one line.
+    ``name``: of the run, if rows name none. ``carried`` is False if passages of ``evaluate`` have the texts.
     """
     if is_path(given):
         return traces.read_traces(given, name, carried=carried)
     rows = enumerate(records(given, "traces"), 1)
-    return traces.traces_of("traces", rows, name, carried=carried)
+    return traces.read_traces("traces", name, rows, carried=carried)
 
 
 def _passages(given: Any) -> Collected:

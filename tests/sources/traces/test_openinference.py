@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from engine.sources.runs.read import id_of
-from engine.sources.traces.read import read_traces, traces_of
+from engine.sources.traces.read import read_traces
 from tests.expected import refused
 
 QUESTION, ANSWER = "which sea", "Caribbean"
@@ -124,7 +124,7 @@ def test_frames_of_phoenix_are_read_from_parquet(tmp_path):
 
 
 def traces(*spans):
-    return traces_of("spans", enumerate(spans, 1))
+    return read_traces("spans", records=enumerate(spans, 1))
 
 
 def notes(found):

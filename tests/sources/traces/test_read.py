@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import engine
 from engine import tables
 from engine.sources.runs.read import id_of
-from engine.sources.traces.read import read_traces, traces_of
+from engine.sources.traces.read import read_traces
 from tests.expected import refused
 
 ARUBA = {"id": "a", "text": "Aruba is an island.", "title": "Aruba"}
@@ -22,7 +22,7 @@ def search(step, passages, query="q1", **more):
 
 
 def traces(*rows, name="", **options):
-    return traces_of("traces", enumerate(rows, 1), name, **options)
+    return read_traces("traces", name, enumerate(rows, 1), **options)
 
 
 def listed(run):
@@ -86,8 +86,7 @@ def test_runs_are_named_by_rows_or_by_the_caller():
         ("traces", "q2", "b"),
     ]
     assert traces(search(1, ["a"]), name="mine").runs["run"].to_list() == ["mine"]
-    with refused("runs.several", path="traces", line=1):
-        traces(*rows[:2], name="mine")
+    assert {*traces(*rows, name="mine").runs["run"]} == {"one", "two", "mine"}
 
 
 def test_a_trace_without_searches_or_answer_is_kept_and_counted():
@@ -118,8 +117,9 @@ BAD = {
     "a query in a list": ("runs.query", 1, search(1, ["a"], query=["q1"])),
     "a run in a list": ("runs.name", 1, search(1, ["a"], run=["x"])),
     "a search in a list": ("traces.text", 1, search(1, ["a"], search=["x"])),
-    "an output in a list": ("traces.text", 2, GOOD, {"query_id": "q1", "output": ["x"]}),
-    "half a surrogate pair": ("traces.text", 1, search(1, ["a"], output="\ud800")),
+    "an output in a list": ("outputs.text", 2, GOOD, {"query_id": "q1", "output": ["x"]}),
+    "half a surrogate pair": ("traces.text", 1, search(1, ["a"], search="\ud800")),
+    "half a pair in the answer": ("outputs.encoding", 1, search(1, ["a"], output="\ud800")),
     "neither passages nor output": ("traces.passages", 1, {"query_id": "q1", "step": 1}),
     "passages in words": ("traces.passages", 1, search(1, "a, b")),
     "a passage without id and text": ("runs.passageless", 1, search(1, [{"title": "x"}])),
@@ -129,9 +129,9 @@ BAD = {
     "an id that is a fraction": ("runs.id", 1, search(1, [{"id": 1.5, "text": "x y"}])),
     "two texts of a passage": ("runs.conflict", 2, search(1, [ARUBA]), search(2, [ARUBA | {"text": "x"}])),
     "an answer before the last step": ("traces.answers", 1, search(1, ["a"], output="x"), search(2, ["b"])),
-    "two answers": ("traces.answers", 2, search(1, ["a"], output="x"), {"query_id": "q1", "output": "y"}),
-    "no passage at all": ("traces.passageless", 1, search(1, [])),
-    "answers alone": ("traces.passageless", 1, {"query_id": "q1", "output": "x"}),
+    "two answers": ("outputs.twice", 2, search(1, ["a"], output="x"), {"query_id": "q1", "output": "y"}),
+    "no passage at all": ("traces.passageless", None, search(1, [])),
+    "answers alone": ("traces.passageless", None, {"query_id": "q1", "output": "x"}),
 }  # fmt: skip
 
 
