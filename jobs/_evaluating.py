@@ -325,23 +325,21 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
     for name, one in data_sets(options).items():
         if name:
             say(f"data set {name}:")
-        with written(one.tables, one.options["out"]):
+        with written(one.tables, one.options["out"]):  # a temporary folder, in which they stay
             settings = list(one.conditions.values())
-            pace_for(asked, settings)  # before inputs are read
-            k = max(condition.k for condition in one.conditions)
-            pairs = shard_pairs(one.files, settings[0].running.shard_pairs, k=settings[0].ranking.k)
-            # Runs that carry texts, and several corpora, are not sampled.
-            sampled = pairs and one.files.corpus is not None
-            sample = take_sample(one.files, k=k, pairs=pairs) if sampled else None
-            step("reading the inputs")
-            inputs = (
-                InMemoryInputs.of_files(one.files, k=k).inputs if sample is None else sample.inputs
-            )
-            step("preparing the reader")
-            made = plan_evaluation(
-                inputs, settings, asked, store=one.store, sample=sample, on_event=event
-            )
-            contents[name] = forecast.content(made)
-            standard_output().print_parts(forecast.shown(made), with_options)
+        pace_for(asked, settings)  # before inputs are read
+        k = max(condition.k for condition in one.conditions)
+        pairs = shard_pairs(one.files, settings[0].running.shard_pairs, k=settings[0].ranking.k)
+        # Runs that carry texts, and several corpora, are not sampled.
+        sampled = pairs and one.files.corpus is not None
+        sample = take_sample(one.files, k=k, pairs=pairs) if sampled else None
+        step("reading the inputs")
+        inputs = InMemoryInputs.of_files(one.files, k=k).inputs if sample is None else sample.inputs
+        step("preparing the reader")
+        made = plan_evaluation(
+            inputs, settings, asked, store=one.store, sample=sample, on_event=event
+        )
+        contents[name] = forecast.content(made)
+        standard_output().print_parts(forecast.shown(made), with_options)
     if verbosity().as_json:
         say_json(contents if options["data"] else contents[""])

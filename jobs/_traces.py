@@ -28,56 +28,44 @@ _OWN = re.compile(rf"run-\d+.*\.parquet|{_OUTPUTS}|{_STEPS}")
 
 
 def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, pl.DataFrame]]:
-    """The options with runs and outputs in place of traces, and the tables that stand for these, by file."""
+    """The options with runs and outputs in place of traces, and the tables of these by their files' names."""
     if not options["traces"] or options["queries"] is None:
         return options, {}
     step("reading the traces")
-    named = [named_file(place) for place in options["traces"]]
-    files = [Path(file) for _, file in named]
-    folder = folder_at(options["out"]) / FOLDER
-    refuse_overlap(Inputs({"traces": files}, {}), Outputs(folders=[folder.at]))
+    files = [(name, Path(file)) for name, file in map(named_file, options["traces"])]
+    given, folder = {"traces": [file for _, file in files]}, folder_at(options["out"]) / FOLDER
+    refuse_overlap(Inputs(given, {}), Outputs(folders=[folder.at]))
     queries = read_query_set(options["queries"], need_answers=False).table
     ids = dict(queries.reverse().select(QUERY, QUERY_ID).iter_rows())
-    carried = not options["corpus"]
-    every = [read_traces(file, name, carried=carried, ids=ids) for name, file in named]
-    sources: dict[str, Location] = {}
-    tables = {}
-    for file, traces in zip(files, every, strict=True):
-        for note in traces.notes:
-            say(f"note: {file}: {note.text}") if note.amount else None
-        for run in traces.runs.partition_by(RUN, maintain_order=True):
+    tables, sources, every = dict[str, pl.DataFrame](), dict[str, Location](), []
+    for name, file in files:
+        every.append(read_traces(file, name, carried=not options["corpus"], ids=ids))
+        for note in every[-1].notes:
+            if note.is_shown:
+                say(f"note: {file}: {note.text}")
+        for run in every[-1].runs.partition_by(RUN, maintain_order=True):
             require_new_name(file, name := run[RUN][0], sources)
             safe = re.sub(r"[^\w.-]+", "-", name)[:60]
             tables[f"run-{len(sources)}-{safe}.parquet"] = run
-    runs, outputs = [Path(folder.place(name)) for name in tables], [*options["outputs"]]
+    runs = [*options["run"], *(Path(folder.place(name)) for name in tables)]
     tables[_STEPS] = pl.concat(traces.steps for traces in every)
-    recorded = pl.concat(traces.outputs for traces in every)
+    recorded, outputs = pl.concat(traces.outputs for traces in every), tuple(options["outputs"])
     if options["end_to_end"] and not recorded.is_empty():
         tables[_OUTPUTS] = recorded
-        outputs.append(Path(folder.place(_OUTPUTS)))
-    given = {"traces": files, "run": [*options["run"], *runs], "outputs": tuple(outputs)}
-    return {**options, **given}, tables
+        outputs += (Path(folder.place(_OUTPUTS)),)
+    return {**options, **given, "run": runs, "outputs": outputs}, tables
 
 
 @contextmanager
 def written(tables: Mapping[str, pl.DataFrame], out: Location) -> Iterator[None]:
     """Write the tables of traces, in place of earlier ones; they go if inputs are refused."""
     folder = folder_at(out) / FOLDER
-
-    def clear() -> None:
-        folder.delete(name for name in folder.names() if _OWN.fullmatch(name))
-        folder_at(out).delete_empty([FOLDER])
-
-    if not tables:
-        yield
-        return
-    clear()
+    folder.delete(filter(_OWN.fullmatch, folder.names() if tables else ()))
     for name, table in tables.items():
-        content = BytesIO()
-        table.write_parquet(content)
+        table.write_parquet(content := BytesIO())
         folder.write(name, content.getvalue())
     try:
         yield
     except InputError:
-        clear()
+        folder.delete(tables)
         raise

@@ -1,4 +1,4 @@
-"""Spans of OpenInference as records of traces: one trace is one query.
+"""Spans of OpenInference as records of traces: a trace is a query.
 
 Outermost RETRIEVER spans, by start time, are the searches. The root span has the question (``input.value``), the answer
 (``output.value``), and perhaps ``metadata.query_id`` and ``metadata.run``. Attributes are flattened, nested, or OTLP's.
@@ -9,7 +9,7 @@ Source: OpenInference semantic conventions, spec/semantic_conventions.md of gith
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -23,30 +23,28 @@ from engine.sources.fields import QUERY_FIELDS, RESPONSE_FIELDS, first_of
 from engine.sources.io.locations import Location
 from engine.sources.io.records import parse_json
 from engine.sources.runs.forms import LINE
-from engine.tables import OUTPUT, QUERY, QUERY_ID, RUN, SEARCH, STEP
+from engine.tables import OUTPUT, PASSAGES, QUERY, QUERY_ID, RUN, SEARCH, STEP
 
 Span = dict[str, Any]
 _TRACE, _ID = ("context.trace_id", "trace_id", "traceId"), ("context.span_id", "span_id", "spanId")
 _PARENT, _START = ("parent_id", "parentSpanId"), ("start_time", "startTimeUnixNano")
-_LISTED = "passages"  # of a RETRIEVER span; None for others
-_KIND = ("openinference.span.kind", "span_kind")
+_KIND, _OTLP = ("openinference.span.kind", "span_kind"), "resourceSpans"
 _DOCUMENT = re.compile(r"retrieval\.documents\.(\d+)\.document\.(?:metadata\.)?(id|content|title)")
 # Levels without a name: attributes, and types of OTLP's JSON.
-_UNNAMED = {"attributes", "values", "arrayValue", "kvlistValue"}
-_UNNAMED |= {"stringValue", "intValue", "doubleValue", "boolValue"}
+_UNNAMED = re.compile(r"attributes|(?:string|int|double|bool|array|kvlist)Value|values")
 _IN_JSON = ("attributes", "metadata", "retrieval.documents")
 _TEXTS = {"input": (*QUERY_FIELDS, "input"), "output": (*RESPONSE_FIELDS, "output", "result")}
 
 
 def is_span(record: Mapping[str, Any]) -> bool:
     """Whether a record is a span, or an export of OTLP."""
-    return "resourceSpans" in record or _first(_flat(record), _TRACE) is not None
+    return _OTLP in record or _first(_flat(record), _TRACE) is not None
 
 
 def records_of_spans(
     path: Location, records: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> tuple[list[tuple[int, dict[str, Any]]], list[Note]]:
-    """Searches and answers as records of ``read.traces_of``, and counts of incomplete spans.
+    """Searches and answers as records of ``read_traces``, and counts of incomplete spans.
 
     Raises:
         InputError: a span without ids or start, or twice; a cycle of spans; a trace without a root or question, or with
@@ -54,53 +52,47 @@ def records_of_spans(
     """
     traces: dict[str, dict[str, Span]] = {}
     for line, record in records:
-        for span in _spans(record):
+        scopes = [s for resource in record.get(_OTLP, ()) for s in resource.get("scopeSpans", ())]
+        each = [one for scope in scopes for one in scope.get("spans", ())]
+        for span in map(_flat, each if _OTLP in record else [record]):
             trace, own = _first(span, _TRACE), _first(span, _ID)
             spans = traces.setdefault(trace, {})
             if trace is None or own is None or own in spans:
                 problem = f"the span {quoted(own)} of trace {quoted(trace)} has no id of its own"
                 remedy = "export each span once, with `trace_id` and `span_id`"
                 raise InputError(problem, remedy, "traces.span", path=path, line=line)
-            is_search = str(_first(span, _KIND)).upper() == "RETRIEVER"
-            known = {"id": own, "parent": _first(span, _PARENT), LINE: line}
-            spans[own] = span | known | {_LISTED: _documents(span) if is_search else None}
+            spans[own] = span | {"id": own, "parent": _first(span, _PARENT), LINE: line}
     made: list[tuple[int, dict[str, Any]]] = []
     queries: dict[tuple[Any, Any], str] = {}
-    lost = inner = empty = 0
+    lost = empty = 0
     for trace, spans in traces.items():
-        searches, root = _searches(path, spans), _root(path, trace, spans)
-        fault = partial(InputError, path=path, line=root[LINE])
-        query_id, run = root.get(f"metadata.{QUERY_ID}"), root.get(f"metadata.{RUN}")
-        query = {QUERY_ID: query_id, QUERY: _text(root, "input"), RUN: run}
-        if not (question := query_id or query[QUERY]):
-            problem = f"the root span of trace {quoted(trace)} has no question"
-            raise fault(problem, "write it as a text into `input.value`", "traces.question")
-        if (other := queries.setdefault((run, question), trace)) != trace:
-            problem = f"trace {quoted(trace)} has the question of trace {quoted(other)}"
-            raise fault(problem, "keep one, or name runs by `metadata.run`", "traces.answers")
+        searches, here = _searches(path, spans), f"trace {quoted(trace)} has"
+        roots = [one for one in spans.values() if one["parent"] is None]
+        roots = roots or [one for one in spans.values() if one["parent"] not in spans]
+        root, fault = roots[0], partial(InputError, path=path, line=roots[-1][LINE])
+        if len(roots) > 1:
+            problem = f"{here} {len(roots)} spans without their parents"
+            raise fault(problem, "export whole traces, of one question each", "traces.root")
+        query = {QUERY_ID: root.get("metadata.query_id"), QUERY: _text(root, "input")}
+        query[RUN] = root.get("metadata.run")
+        if (question := query[QUERY_ID] or query[QUERY]) is None:
+            raise fault(f"{here} no question", "write it into `input.value`", "traces.question")
+        if (other := queries.setdefault((query[RUN], question), trace)) != trace:
+            problem = f"{here} the question of trace {quoted(other)}"
+            raise fault(problem, "keep one, or name runs by `metadata.run`", "traces.question")
         for step, span in enumerate(searches, 1):
-            search = {STEP: step, SEARCH: _text(span, "input"), _LISTED: span[_LISTED]}
+            search = {STEP: step, SEARCH: _text(span, "input"), PASSAGES: span[PASSAGES]}
             made.append((span[LINE], query | search))
-            empty += not span[_LISTED]
-        made.append((root[LINE], query | {_LISTED: None, OUTPUT: _text(root, "output")}))
+            empty += not span[PASSAGES]
+        made.append((root[LINE], query | {OUTPUT: _text(root, "output")}))
         lost += sum(one["parent"] not in spans for one in spans.values()) - 1
-        inner += sum(one[_LISTED] is not None for one in spans.values()) - len(searches)
-    if not any(record[_LISTED] for _, record in made):
+    if not any(record.get(PASSAGES) for _, record in made):
         problem = "no RETRIEVER span has `retrieval.documents`"
         raise InputError(problem, "export them", "traces.passageless", path=path)
     return made, [
         count_note("lost_parents", lost, "[span|spans] whose parent the traces lack"),
-        count_note("inner_searches", inner, "RETRIEVER [span|spans] within others left out"),
         count_note("empty_searches", empty, "RETRIEVER [span|spans] without documents"),
     ]
-
-
-def _spans(record: Mapping[str, Any]) -> Iterator[Span]:
-    if "resourceSpans" not in record:
-        yield _flat(record)
-    for resource in record.get("resourceSpans", ()):
-        for scope in resource.get("scopeSpans", ()):
-            yield from map(_flat, scope.get("spans", ()))
 
 
 def _flat(record: Any) -> Span:
@@ -120,8 +112,8 @@ def _flat(record: Any) -> Span:
                 with suppress(ValueError):
                     own = parse_json(own)
             if not part.startswith("llm"):  # long, and never needed
-                named = name if part in _UNNAMED else f"{name}.{part}" if name else part
-                waiting.append((named, own))
+                named = f"{name}.{part}".strip(".")
+                waiting.append((name if _UNNAMED.fullmatch(part) else named, own))
     return flat
 
 
@@ -129,52 +121,33 @@ def _first(span: Span, names: Iterable[str]) -> Any:
     return next((value for name in names if (value := span.get(name)) not in (None, "")), None)
 
 
-def _documents(span: Span) -> list[dict[str, Any]]:
-    numbered: dict[int, dict[str, Any]] = {}
-    for name, value in span.items():
-        if match := _DOCUMENT.fullmatch(name):
-            numbered.setdefault(int(match[1]), {})[match[2]] = value
-    return [numbered[place] for place in sorted(numbered)]
-
-
 def _searches(path: Location, spans: Mapping[str, Span]) -> list[Span]:
-    """RETRIEVER spans within no other that has documents, by time; an InputError refuses a cycle."""
+    """RETRIEVER spans, with their passages, that lie within no other with documents; by time."""
     parents = {own: {span["parent"]} & spans.keys() for own, span in spans.items()}
-    within: dict[
-        str | None, bool
-    ] = {}  # whether a span is a RETRIEVER with documents, or lies in one
-    outermost = []
     try:
-        for own in TopologicalSorter(parents).static_order():
-            span = spans[own]
-            inside = within.get(span["parent"], False)
-            outermost += [span] if span[_LISTED] is not None and not inside else []
-            within[own] = inside or bool(span[_LISTED])
+        order = [*TopologicalSorter(parents).static_order()]
     except CycleError as error:
-        span = spans[error.args[1][0]]
-        problem = f"the span {quoted(span['id'])} lies within itself"
-        remedy = "correct the ids of parents"
-        raise InputError(problem, remedy, "traces.cycle", path=path, line=span[LINE]) from None
+        own = error.args[1][0]
+        problem, remedy = f"the span {quoted(own)} lies within itself", "correct the ids of parents"
+        line = spans[own][LINE]
+        raise InputError(problem, remedy, "traces.cycle", path=path, line=line) from None
+    within, outermost = dict[str | None, bool](), []
+    for own in order:
+        span, inside = spans[own], within.get(spans[own]["parent"], False)
+        if not inside and str(_first(span, _KIND)).upper() == "RETRIEVER":
+            documents: dict[int, dict[str, Any]] = {}
+            for name, value in span.items():
+                if match := _DOCUMENT.fullmatch(name):
+                    documents.setdefault(int(match[1]), {})[match[2]] = value
+            span[PASSAGES] = [documents[place] for place in sorted(documents)]
+            outermost.append(span)
+        within[own] = inside or bool(span.get(PASSAGES))
     return sorted(outermost, key=lambda span: (_time(path, span), span[LINE]))
-
-
-def _root(path: Location, trace: str, spans: Mapping[str, Span]) -> Span:
-    """The span without a parent, else the only one whose parent is missing."""
-    roots = [one for one in spans.values() if one["parent"] is None]
-    roots = roots or [one for one in spans.values() if one["parent"] not in spans]
-    if len(roots) > 1:
-        what = f"{len(roots)} root spans" if roots[0]["parent"] is None else "no root span"
-        problem, remedy = (
-            f"trace {quoted(trace)} has {what}",
-            "export whole traces, of one question each",
-        )
-        raise InputError(problem, remedy, "traces.root", path=path, line=roots[1][LINE])
-    return roots[0]
 
 
 def _text(span: Span, side: str) -> str | None:
     """The text of a span's input or output: in JSON, the text or the known or only field; None for none."""
-    value = span.get(f"{side}.value")
+    value: Any = span.get(f"{side}.value")
     if span.get(f"{side}.mime_type") == "application/json":
         with suppress(ValueError, TypeError):
             value = parse_json(value)
@@ -186,14 +159,10 @@ def _text(span: Span, side: str) -> str | None:
 def _time(path: Location, span: Span) -> datetime:
     start = _first(span, _START)
     with suppress(ValueError, TypeError):
-        if not isinstance(start, datetime):
-            of_day = "-" in str(start)
-            start = (
-                datetime.fromisoformat(start)
-                if of_day
-                else datetime.fromtimestamp(int(start) / 1e9, UTC)
-            )
-        return start.replace(tzinfo=start.tzinfo or UTC)
+        if str(start).isdecimal():
+            start = datetime.fromtimestamp(int(start) / 1e9, UTC)
+        at = start if isinstance(start, datetime) else datetime.fromisoformat(start)
+        return at.replace(tzinfo=at.tzinfo or UTC)
     problem = f"the span {quoted(span['id'])} has the start {quoted(start)}"
     remedy = "write `start_time` in ISO 8601"
     raise InputError(problem, remedy, "traces.time", path=path, line=span[LINE])

@@ -35,7 +35,7 @@ _NUMBER = "number the searches of each query 1, 2, … in their order"
 
 
 class Traces(NamedTuple):
-    """Traces of one run or several.
+    """Traces of agents, as tables.
 
     Attributes:
         runs: the run table, passages in the order of first sight; with ``title``, ``text`` and ``article_id`` if the traces

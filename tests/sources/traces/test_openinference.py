@@ -144,7 +144,7 @@ def test_a_search_within_another_is_part_of_it():
     fused = span("s", "r", documents=[A, B])
     found = traces(root(), fused, span("in", "s", documents=[C]), span("failed", "r", second=1))
     assert found.steps["doc_ids"].to_list() == [["a", "b"], []]
-    assert notes(found) == {"inner_searches": 1, "empty_searches": 1}
+    assert notes(found) == {"empty_searches": 1}
     found = traces(root(), span("s", "r"), span("in", "s", second=1, documents=[C]))
     assert found.steps["doc_ids"].to_list() == [[], ["c"]]
 
@@ -177,7 +177,7 @@ BAD = {
     "a span twice": ("traces.span", 3, root(), S, S),
     "a span without an id": ("traces.span", 2, root(), span(None, "r")),
     "a root without a question": ("traces.question", 1, root(input__value=None), S),
-    "two traces of a question": ("traces.answers", 2, root(), root(trace="u"), S),
+    "two traces of a question": ("traces.question", 2, root(), root(trace="u"), S),
     "searches without documents": ("traces.passageless", None, root(), span("s", "r")),
     "no search": ("traces.passageless", None, root(), span("s", "r", kind="LLM")),
     "no start": ("traces.time", 2, root(), {**S, "start_time": None}),
