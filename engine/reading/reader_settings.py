@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings
-from engine.messages.checked import Checked, Natural, Positive
+from engine.messages.checked import Checked, Natural, Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.reading.function import ReaderFunction
@@ -22,7 +22,8 @@ FailedReads = Literal["error", "zero", "skip"]
 
 def end_to_end_of(options: Mapping[str, Any]) -> bool | Literal["recorded"]:
     """The setting ``end_to_end`` of users' options: ``recorded`` beside ``outputs``."""
-    wished, outputs = bool(options.get("end_to_end", True)), options.get("outputs")
+    wished = fitted("end_to_end", options.get("end_to_end", True), bool)
+    outputs = options.get("outputs")
     if outputs is None or (isinstance(outputs, tuple) and not outputs):
         return wished
     if not wished:
