@@ -81,6 +81,18 @@ LABELS_BY_B = "labels_by_b"
 SOURCE = "source"
 CLUSTER = "cluster"
 SIMILARITY = "similarity"
+STEPS_TAKEN = "steps"
+NEW = "new"
+NEW_LABEL = "new_label"
+LABELLED = "labelled"
+FIRST_USEFUL = "first_useful"
+WITHOUT_USEFUL = "without_useful"
+USEFUL = "useful"
+NOT_AGAIN = "not_again"
+QUESTIONS = "questions"
+RIGHT_BEFORE = "right_before"
+TURNED_WRONG = "turned_wrong"
+LOSS = "loss"
 UNCOVERED = "uncovered"
 USER_QUERIES = "user_queries"
 EVALUATION_QUERIES = "evaluation_queries"
@@ -402,6 +414,31 @@ UNSEEN: Schema = {FIGURE if name == PROBABILITY else name: kind for name, kind i
 BY_PLACE: Schema = {
     **{RUN: pl.String(), K: pl.Int64(), PLACE: pl.Int64(), N: pl.Int64(), LABEL: pl.Float64()},
     **{name: CORRELATIONS[name] for name in (RHO, low_of(RHO), high_of(RHO), METHOD, NOTE)},
+}
+# Behind these columns, one for each measure of the step's list.
+TRACE_STEPS: Schema = {
+    **STEPS,
+    ANNOTATOR: pl.String(),
+    # New: in no earlier step. Useful: among the new ones. Not again: useful, and in no other step.
+    **dict.fromkeys((PASSAGES, NEW, LABELLED, USEFUL, NOT_AGAIN), pl.Int64()),
+    **_floats(LABEL, NEW_LABEL),  # means of all and of new passages; null without labelled ones
+    FIRST_USEFUL: pl.Boolean(),  # whether it is the first step with a useful passage
+}
+TRACE_QUESTIONS: Schema = {
+    **dict.fromkeys((RUN, QUERY_ID, ANNOTATOR), pl.String()),
+    **dict.fromkeys((STEPS_TAKEN, PASSAGES, FIRST_USEFUL, USEFUL, NOT_AGAIN), pl.Int64()),
+    SCORE: pl.Float64(),  # of the answer; null without one
+}
+TRACE_RUNS: Schema = {
+    **dict.fromkeys((RUN, ANNOTATOR, FIGURE), pl.String()),
+    N: pl.Int64(),
+    **_floats(VALUE, LOW, HIGH),
+}
+# Loss: the mean score from whole lists, less that without the step.
+TRACE_CREDIT: Schema = {
+    RUN: pl.String(),
+    **dict.fromkeys((STEP, QUESTIONS, RIGHT_BEFORE, TURNED_WRONG), pl.Int64()),
+    **_floats(LOSS, LOW, HIGH),
 }
 COVERAGE: Schema = {
     # Clusters of user and evaluation queries. Similarities are cosines.
