@@ -21,6 +21,7 @@ from engine.report.findings import STUDY, Findings
 from engine.report.heartbeat import PROGRESS
 from engine.report.page_files import BESIDE, PAGE, page_files
 from engine.report.summary import REPEATED, SHARDS, STATISTICS, SUMMARY, Origin
+from engine.report.traces import TABLES as TRACES
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
@@ -164,7 +165,7 @@ def write_results(
 
 def _names(settings: Settings) -> list[str]:
     # The files that identify an earlier evaluation are last, so that it is still recognized if half removed.
-    whole = (*_OF_QUERIES, _QUERIES, _CLUSTERS, *STATISTICS, *STUDY)
+    whole = (*_OF_QUERIES, _QUERIES, _CLUSTERS, *STATISTICS, *STUDY, *TRACES)
     names = (*_in_parts(settings), *(f"{name}.parquet" for name in whole))
     return [*(name for name in names if name != _LABELS), REPEATED, PAGE, _LABELS, SUMMARY]
 
@@ -218,6 +219,8 @@ def _write(
     for annotator in (*ANNOTATORS.values(), *result.settings.resolved.listed):
         for table in annotator.further_tables:
             _write_unless_empty(result.further_table(table.name), out / f"{table.name}.parquet")
+    for name in TRACES:
+        _write_unless_empty(result.further_table(name), out / f"{name}.parquet")
     for name in STATISTICS:
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
     runs = (shards.read(shard.number, passages=False).runs for shard in shards.shards)

@@ -23,6 +23,7 @@ from engine.reading.prompting.prompts import Prompt
 from engine.report.findings import Findings
 from engine.report.grids import labelling
 from engine.report.page.overview import Slices
+from engine.report.page.traces import searches
 from engine.report.summary import PROMPT_PARTS
 from engine.statistics.single_labels import SUCCESS
 from engine.tables import DOC_ID, LABEL, OUTPUT, QUERY_ID, RANK, READ_KEY, RUN, TEXT, TITLE, VALUE
@@ -249,7 +250,7 @@ class _Details:
             self.listed[query_id][run] = doc_ids
         corpus = findings.sources.corpus.select(DOC_ID, TITLE, TEXT)
         self._texts = {row[0]: row[1:] for row in corpus.iter_rows()}
-        self._calls = _Calls(findings)
+        self._calls, self._searches = _Calls(findings), searches(findings)
         if isinstance(most, str):
             for run, query_id, output in findings.downstream.select(
                 RUN, QUERY_ID, OUTPUT
@@ -274,7 +275,8 @@ class _Details:
             texts = [self._texts.get(doc_id, ("", "")) for doc_id in given]
             call = None if score is None else self._calls.of_list(query_id, query, given, texts)
             shown = {"score": score, "output": output, "list": listed, "call": call}
-            runs.append(shown | ({"given": len(given)} if self._own else {}))
+            shown |= {"given": len(given)} if self._own else {}
+            runs.append(shown | self._searches.get((run, query_id), {}))
         passages = {doc_id: self._passage(query_id, query, doc_id) for doc_id in named}
         return {"answers": list(answers), "passages": passages, "runs": runs}
 

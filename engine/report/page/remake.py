@@ -121,6 +121,7 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         elif script:
             names.append(f"queries-{len(names) + 1:04d}.js")
             write_text(script, folder / BESIDE / names[-1])
+    scripts = ["page.js", *["traces.js"] * (not findings.table("trace_runs").is_empty())]
     content = queries.as_json(rows, findings, made)
     data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     runs = ", ".join([*findings.runs[:3], *["…"] * (len(findings.runs) > 3)])
@@ -135,7 +136,7 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         ),
         single_file=single_file,
         template="page.html.j2",
-        script=render.as_it_is(render.source("page.js")),
+        script=render.as_it_is("".join(map(render.source, scripts))),
         grids={grid.name: grid for part in parts for grid in part.grids},
         annotators={
             name: ANNOTATORS[name].meaning for name in findings.annotators if name in ANNOTATORS
