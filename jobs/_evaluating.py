@@ -6,6 +6,7 @@ Each data set of a study has its own file of options; all data sets share the op
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from engine.machine.pool import beside_ray
 from engine.messages.errors import InputError
 from engine.messages.wording import listed, quoted
 from engine.report import across_data_sets as across
-from engine.report import results
+from engine.report import results, traces
 from engine.report.findings import Findings
 from engine.report.heartbeat import Heartbeat
 from engine.report.layout import terminal_table
@@ -58,7 +59,7 @@ from jobs._options import check_numbers, items_of, options_from, with_options, w
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
 from jobs._terminal import say, say_json, standard_output, step, verbosity, warn_of_code
-from jobs._traces import with_traces, written
+from jobs._traces import STEPS, with_traces, written
 
 # Options of the whole study.
 _OF_ALL = ("data", "out", "store", "overwrite", "full", "config")
@@ -209,6 +210,7 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
                 full=options["full"],
                 overwrite=options["overwrite"],
                 printed=not name,
+                also=partial(_with_traces, one) if one.tables else None,
             )
     if options["data"]:
         report(found, options)
@@ -223,10 +225,12 @@ def evaluate_and_report(
     full: bool = False,
     overwrite: bool = False,
     printed: bool = True,
+    also: Callable[[Evaluation, Context], Evaluation] | None = None,
 ) -> Findings:
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary if ``printed``.
 
-    Inputs that are too large for memory are cut into shards, in the folder of the results. Several conditions make a study.
+    Inputs that are too large for memory are cut into shards, in the folder of the results. Several conditions make a study;
+    ``also`` adds tables to the first.
 
     Raises:
         InputError: the folder has another evaluation; otherwise as ``evaluate``.
@@ -259,11 +263,20 @@ def evaluate_and_report(
             evaluations, readers = evaluate_shards(shards, settings, context, folder)
             study = study_of(conditions, evaluations, readers) if len(conditions) > 1 else None
         result = evaluations[0]
+        if also is not None:
+            result = also(result, context)
         step("writing tables and the page")
         found = write_results(result, name_files(files), out, study, origin)
     if printed:
         print_results(found, folder_at(out).shown(), full=full)
     return found
+
+
+def _with_traces(one: Asked, result: Evaluation, context: Context) -> Evaluation:
+    step("counting the steps of traces")
+    with shown_progress() as shown:
+        again = replace(context, on_progress=shown) if one.options["leave_out"] else None
+        return traces.with_traces(result, one.tables[STEPS], again)
 
 
 def _cut(
@@ -336,8 +349,11 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
         step("reading the inputs")
         inputs = InMemoryInputs.of_files(one.files, k=k).inputs if sample is None else sample.inputs
         step("preparing the reader")
+        more = []
+        if one.options["leave_out"]:
+            more = [traces.edited(inputs, one.tables[STEPS], settings[0])[:2]]
         made = plan_evaluation(
-            inputs, settings, asked, store=one.store, sample=sample, on_event=event
+            inputs, settings, asked, store=one.store, sample=sample, on_event=event, more=more
         )
         contents[name] = forecast.content(made)
         standard_output().print_parts(forecast.shown(made), with_options)

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from cyclopts import Group, Parameter, Token
 
@@ -59,6 +59,10 @@ _TRACES = (
     "Searches and answers of agents, beside `run` or in its place: JSONL or Parquet with query_id, step, search, passages "
     "and output, or spans of OpenInference. RUN=FILE names the run. Several may be given."
 )
+_LEAVE_OUT = (
+    "Credit the steps of traces: the reader answers from each list whole, and without the passages that a single step "
+    "brought."
+)
 _NAMES = ("Inputs", "Reader", "Servers and bounds", "Labels", "Measures", "Statistics", "Running")
 INPUTS, READER, API, LABELS, MEASURES, STATISTICS, RUNNING = (
     Group(name, sort_key=place) for place, name in enumerate(_NAMES)
@@ -84,6 +88,7 @@ def parameters() -> list[inspect.Parameter]:
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
         option("traces", Paths, INPUTS, _TRACES, ()),
+        option("leave_out", Literal["steps"] | None, INPUTS, _LEAVE_OUT, None),
         option("data", Paths, INPUTS, _DATA, ()),
         *_of_reader(),
         *options_of(

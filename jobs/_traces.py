@@ -23,12 +23,15 @@ from engine.tables import QUERY, QUERY_ID, RUN
 from jobs._terminal import say, step
 
 FOLDER = "traces"
-_OUTPUTS, _STEPS = "outputs.parquet", "steps.parquet"
-_OWN = re.compile(rf"run-\d+.*\.parquet|{_OUTPUTS}|{_STEPS}")
+_OUTPUTS, STEPS = "outputs.parquet", "steps.parquet"
+_OWN = re.compile(rf"run-\d+.*\.parquet|{_OUTPUTS}|{STEPS}")
 
 
 def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, pl.DataFrame]]:
     """The options with runs and outputs in place of traces, and the tables of these by their files' names."""
+    if options["leave_out"] and not options["traces"]:
+        remedy = "give the traces, or leave it out"
+        raise InputError("`leave_out` without `traces`", remedy, "settings.traces")
     if not options["traces"] or options["queries"] is None:
         return options, {}
     step("reading the traces")
@@ -48,7 +51,7 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str
             safe = re.sub(r"[^\w.-]+", "-", name)[:60]
             tables[f"run-{len(sources)}-{safe}.parquet"] = run
     runs = [*options["run"], *(Path(folder.place(name)) for name in tables)]
-    tables[_STEPS] = pl.concat(traces.steps for traces in every)
+    tables[STEPS] = pl.concat(traces.steps for traces in every)
     recorded, outputs = pl.concat(traces.outputs for traces in every), tuple(options["outputs"])
     if options["end_to_end"] and not recorded.is_empty():
         tables[_OUTPUTS] = recorded

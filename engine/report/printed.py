@@ -23,7 +23,7 @@ from engine.inputs.read import IDENTICAL, UNRANKED, WRITTEN_PASSAGES
 from engine.labels.registry import ANNOTATORS
 from engine.messages.wording import counted, number, with_interval
 from engine.reading.outputs import OF_OUTPUTS, STORED
-from engine.report import grids, header, layout, study_report, verdict
+from engine.report import grids, header, layout, study_report, traces, verdict
 from engine.report.findings import Findings, costs_of, costs_together
 from engine.report.layout import Grid, terminal_table
 from engine.report.page_files import where_to_look
@@ -83,7 +83,7 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
         below.append(
             f"study of {conditions}: above is the first; `full` and conditions.parquet have all"
         )
-    below += [*_costs(findings), *prices(findings), *_notes(findings)]
+    below += [*traces.lines(findings), *_costs(findings), *prices(findings), *_notes(findings)]
     below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")
     above = [*head, *verdict.said(findings.summary)]
     if not findings.runs or (findings.wholes and len(findings.runs) == 1):
@@ -138,7 +138,7 @@ def _notes(findings: Findings) -> list[str]:
 
 def full_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     """Parts to print, in order: the subject of the evaluation, all tables, all lines."""
-    shown, said = full_tables(findings), full_lines(findings)
+    shown, said = full_tables(findings), [*traces.lines(findings), *full_lines(findings)]
     if findings.conditions:
         shown += map(terminal_table, study_report.study_grids(findings))
         said += study_report.study_lines(findings)

@@ -106,8 +106,11 @@ def count_reads(
     context: Context,
     *,
     sample: Sample | None = None,
+    more: Sequence[tuple[EvaluationInputs, Settings]] = (),
 ) -> Iterator[Counted]:
     """Count the reads of an evaluation or a study, per job and kind; inputs are at the largest cutoff.
+
+    ``more``: inputs and settings of further evaluations of the same passages.
 
     Raises:
         InputError: as ``check``, of a sample only faults that concern its reads; or a reader cannot be
@@ -115,7 +118,8 @@ def count_reads(
     """
     for settings in conditions if sample is None else ():
         check(InMemoryInputs(inputs), settings)
-    cuts = zip(cut_for(inputs, conditions), conditions, strict=True)
+    cuts = list(zip(cut_for(inputs, conditions), conditions, strict=True))
+    cuts = [*cuts, *((cut_for(other, [settings])[0], settings) for other, settings in more)]
     asked = [entry for cut, settings in cuts for entry in _asked(cut, settings, context)]
     asks = conditions[0].resolved.asks.values()
     seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
@@ -398,10 +402,11 @@ def plan_evaluation(
     sample: Sample | None = None,
     on_event: OnEvent = silent,
     executor: Executor | None = None,
+    more: Sequence[tuple[EvaluationInputs, Settings]] = (),
 ) -> Forecast:
     """Forecast the cost of an evaluation or a study, without LLM calls and without writing files.
 
-    Inputs are the inputs of the ``sample`` if the evaluation is done in shards.
+    Inputs are the inputs of the ``sample`` if the evaluation is done in shards. ``more``: as in ``count_reads``.
 
     Raises:
         InputError: as ``evaluate.evaluate`` and ``pace_for``; or the time limit is over before the actors
@@ -413,7 +418,7 @@ def plan_evaluation(
     context = Context(store=store, on_event=on_event, executor=executor)
     query_ids, each = inputs.queries[QUERY_ID], sample.lists if sample else 1
     drawn = [with_share(one, query_ids, each) for one in settings]
-    counted = list(count_reads(inputs, drawn, context, sample=sample))
+    counted = list(count_reads(inputs, drawn, context, sample=sample, more=more))
     # Reads that are all stored need no pace.
     paces = [pace.of(one.job) if pace and one.kind.left else None for one in counted]
     both = list(zip(counted, paces, strict=True))
