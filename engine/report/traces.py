@@ -79,7 +79,7 @@ def with_traces(
 def step_scores(
     steps: pl.DataFrame, labels: pl.DataFrame, annotators: Sequence[str], k: int
 ) -> pl.DataFrame:
-    """RR and Success@k of each step's list, by annotator; a label counts from ``SUCCESS`` on."""
+    """RR and Success@k of steps' lists, by annotator; labels count from ``SUCCESS`` on."""
     measures = parse_measures(f"RR(rel={SUCCESS}) Success(rel={SUCCESS})@{k}")
     # Each step is scored as a query of its own.
     numbers = steps.select(_STEP).with_row_index(_NUMBER).cast({_NUMBER: pl.String})

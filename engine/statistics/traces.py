@@ -78,7 +78,7 @@ def trace_questions(by_step: pl.DataFrame, downstream: pl.DataFrame) -> pl.DataF
 def trace_runs(questions: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters) -> pl.DataFrame:
     """The table ``trace_runs``: means over the questions of ``trace_questions``, with the intervals of all means.
 
-    An interval of counts holds if no question has more than the largest count here. Without resamples there are none.
+    An interval of counts holds if no question has more than the largest count here. Bounds are NaN without resamples.
     """
     made = []
     without = pl.col(tables.FIRST_USEFUL).is_null().alias(tables.WITHOUT_USEFUL)

@@ -1,4 +1,4 @@
-"""The searches of agents in the details of a query: a list of each run's steps, for the page's ``traces.js``."""
+"""The searches of agents in the details of a query, for the page's ``traces.js``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_STEPS, _MOST_PASSAGES = 50, 20
 
 
 def searches(findings: Findings) -> dict[tuple[str, str], dict[str, Any]]:
-    """By run and query: ``steps``, of each its text, its passages, and whether it is the first useful one; ``taken``, all."""
+    """By run and query: ``steps`` (text, passages, whether the first useful step), and their number ``taken``."""
     rows = findings.table("trace_steps")
     rows = rows.filter(pl.col(ANNOTATOR) == pl.col(ANNOTATOR).first()).sort(RUN, QUERY_ID, STEP)
     step = pl.struct(SEARCH, pl.col(DOC_IDS).list.head(_MOST_PASSAGES), FIRST_USEFUL)
