@@ -16,12 +16,13 @@ import polars as pl
 
 from engine import tables
 from engine.messages.errors import InputError
-from engine.messages.wording import counted
+from engine.messages.wording import counted, quoted
 from engine.statistics import bounded, leads
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.comparison import Cell, Clusters, numbered, on_shared_queries
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.leads import Differences
+from engine.statistics.pairs import pair_table, tau_and_rho
 from engine.statistics.until import as_small_as_likely, decided
 from engine.tables import DIFFERENCE, END_TO_END, QUERY_ID, RUN, VALUE, N, difference_of, low_of
 
@@ -350,3 +351,26 @@ def _by_measure(cells: Sequence[Cell]) -> Iterator[tuple[list[Cell], list[Cell]]
     for group in groups.values():
         if len(group) > 1 and (shared := on_shared_queries(group)):
             yield group, shared
+
+
+def agreement(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    """Kendall's tau-b, Spearman's rho and tau_AP-b of two leaderboards, as ``tau``, ``rho`` and ``tau_ap_b``.
+
+    Higher values are better, and equal up to the 12th decimal. All are NaN if the runs of a leaderboard are all tied.
+    tau_AP-b weighs the top more (Urbano & Marrero, ICTIR 2017, "The Treatment of Ties in AP Correlation").
+    """
+    if alone := first.keys() ^ second.keys():
+        problem = f"the run {quoted(min(alone))} is in one of the leaderboards alone"
+        raise InputError(problem, "compare leaderboards of the same runs", "leaderboards.runs")
+    x, y = (np.array([board[run] for run in first]).round(DECIMALS) for board in (first, second))
+    if min(len({*x}), len({*y})) < 2:
+        return dict.fromkeys(("tau", "rho", "tau_ap_b"), np.nan)
+    tau, rho = tau_and_rho([pair_table(x, y)], np.ones((1, len(x)), np.int16))[:, 0, 0]
+    return {"tau": tau, "rho": rho, "tau_ap_b": _concordance(x, y) + _concordance(y, x) - 1}
+
+
+def _concordance(x: Floats, y: Floats) -> float:
+    """The mean over runs, the top of y apart, of the share of the runs above in y that are above in x, too."""
+    above = y[:, None] < y
+    agreeing, counts = (above & (x[:, None] < x)).sum(axis=1), above.sum(axis=1)
+    return float((agreeing[counts > 0] / counts[counts > 0]).mean())
