@@ -77,6 +77,14 @@ def of_scored(labels: Iterable[pl.DataFrame], scores: pl.DataFrame) -> Iterator[
     yield tables.with_added(left.with_columns(nothing), tables.LABELS).select(list(tables.LABELS))
 
 
+def grade(label: float, scale: int) -> int:
+    """A label as a whole number: times ``scale`` (but for errors of products) and rounded down; at scale 0 as it is."""
+    if not scale and label % 1:
+        problem = f"the label {label:g} is not a whole number, as qrels need it"
+        raise InputError(problem, "set `scale`, such as 100", "qrels.fraction")
+    return int(round(label * (scale or 1), 9) // 1)
+
+
 def exported_files(folder: Folder) -> Iterator[str]:
     """The names in ``folder`` of the files of an earlier export, and of its list of files.
 

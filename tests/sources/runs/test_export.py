@@ -12,11 +12,12 @@ from engine import tables
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs
-from engine.sources.runs.export import write_exports
+from engine.sources.runs.export import grade, write_exports
 from engine.sources.runs.qrels import read_qrels
 from engine.sources.runs.read import read_run
 from tests.commands import evaluate as evaluate_files
 from tests.conftest import make_labels, make_run
+from tests.expected import refused
 
 # Six queries over twelve passages; "a" lists all in one order, "b" some in another, with a tie.
 N = 6
@@ -143,3 +144,15 @@ def test_names_of_many_bytes_are_cut_to_what_file_systems_take(tmp_path):
     stems = [path.stem for path in written]
     assert stems == ["검" * 68, "검" * 68 + "-2", "x" * 100, "é" * 100]
     assert max(len(stem.encode()) for stem in stems) <= 209
+
+
+def test_a_grade_is_a_whole_number_by_a_scale_or_none():
+    # 0.29 times 100 is 28.999999999999996.
+    assert [grade(*given) for given in ((1.0, 0), (0.678, 100), (0.29, 100), (-0.1, 10))] == [
+        1,
+        67,
+        29,
+        -1,
+    ]
+    with refused("qrels.fraction"):
+        grade(0.5, 0)
