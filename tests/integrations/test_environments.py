@@ -25,6 +25,8 @@ ENVIRONMENTS = {
     "langchain_store": ("", ("langchain-core",), None),
     "llama_index_index": ("", ("llama-index-core",), None),
     "haystack_pipeline": ("", ("haystack-ai",), None),
+    "autojudge_judge": ("", ("autojudge-base", "autojudge-evaluate"), None),
+    "pyterrier_experiment": ("", ("pyterrier",), None),
     "embedding_models": ("[local]", ("sentence-transformers", "pytest"), None),
 }
 

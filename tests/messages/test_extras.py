@@ -168,6 +168,16 @@ def test_only_what_is_needed_is_asked_for(without):
         extras.require("retrieval", "retrieval")
 
 
+@pytest.mark.parametrize(
+    ("module", "package"), [("pyterrier", "pyterrier"), ("autojudge", "autojudge-base")]
+)
+def test_an_adapter_names_the_package_that_it_lacks(module, package, without):
+    without("pyterrier", "autojudge_base")
+    with refused("package.missing", text=False) as error:
+        importlib.import_module(f"engine.python.{module}")
+    assert error.value.remedy == f"pip install {package}"
+
+
 def test_a_providers_model_needs_no_model_of_this_machine(without):
     without("torch", "transformers")
     for name, code in (("gpt-4o", "model.api"), ("org/model", "package.missing")):
