@@ -133,8 +133,8 @@ test-faults: $(VENV)/.installed-cluster
 	$(BIN)/python -m pytest -m faults
 
 # Installs the engine from a package index into environments of their own, alone and beside MLflow, LangChain,
-# LlamaIndex, Haystack and sentence-transformers, and runs the stages of make test-gpu, tiny, on a copy of a bare
-# machine, for which Python 3.12 must be here. One alone: make test-integrations ONLY=core
+# LlamaIndex, Haystack, PyTerrier, AutoJudge and sentence-transformers, and runs the stages of make test-gpu, tiny, on a
+# copy of a bare machine, for which Python 3.12 must be here. One alone: make test-integrations ONLY=core
 test-integrations: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m integrations tests/integrations $(if $(ONLY),-k '$(ONLY)')
 
