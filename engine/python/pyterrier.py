@@ -50,7 +50,7 @@ class Labels(pt.Transformer):
     def _evaluated(self, results: pd.DataFrame) -> list[pd.DataFrame]:
         from engine.python.evaluate import evaluate  # not when PyTerrier starts
 
-        tables = 1 + self.options["end_to_end"]
+        tables = 1 + bool(self.options["end_to_end"])
         if results.empty:  # PyTerrier asks in this way for the names of columns
             return [pd.DataFrame(columns=names) for names in (_LABELS, _SCORES)][:tables]
         rows = results.sort_values("rank", kind="stable") if "rank" in results else results
