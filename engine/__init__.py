@@ -1,7 +1,7 @@
 """Measure how useful a retriever is to the LLM that reads its results (eRAG and its rivals).
 
 ``evaluate`` evaluates runs and returns a ``Result``; ``compare`` compares several; ``Reader`` wraps a function as an LLM; ``compat.eval`` is
-called like the eRAG package. All names are imported on first use.
+called like the eRAG package; ``load_labels`` reads exported labels. All names are imported on first use.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from engine.python.result import Result
     from engine.reading.function import ReaderFunction as Reader
     from engine.report.paired import compare
+    from engine.sources.runs.export import load_labels
     from engine.version import __version__
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "compat",
     "evaluate",
     "from_function",
+    "load_labels",
     "read_traces",
 ]
 
@@ -48,6 +50,7 @@ _PLACES = {
     "compat": ("engine.compat", ""),
     "evaluate": ("engine.python.evaluate", "evaluate"),
     "from_function": ("engine.labels", "from_function"),
+    "load_labels": ("engine.sources.runs.export", "load_labels"),
     "read_traces": ("engine.python.input_forms", "read_traces"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, Study
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
-from engine.report import header, study_report, summary
+from engine.report import header, label_kit, study_report, summary
 from engine.report.findings import STUDY, Findings
 from engine.report.heartbeat import PROGRESS
 from engine.report.page_files import BESIDE, PAGE, page_files
@@ -225,13 +226,15 @@ def _write(
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
     runs = (shards.read(shard.number, passages=False).runs for shard in shards.shards)
     labels = parts.table("labels", shards.shards) if parts else [result.labels]
+    content = summarized(result)
+    metadata = label_kit.sections(content, queries, result.query_scores)
     write_exports(
         of_scored(labels, result.query_scores),
         (rows.filter(pl.col(RANK) <= result.settings.ranking.k) for rows in runs),
         out / EXPORTED,
         runs_in_order=shards.runs,
+        describe=partial(label_kit.texts, metadata),
     )
-    content = summarized(result)
     conditions: list[Findings] = []
     if study is not None:
         content["study"], conditions = _write_study(study, summarized, out)

@@ -161,7 +161,7 @@ def test_the_command_writes_dual_preferences_traces_and_exports(files, tmp_path,
     exported = {str(p.relative_to(out / "exported")) for p in (out / "exported").rglob("*.*")}
     assert exported == {
         "qrels/dual.txt", "qrels/preference.tsv", "qrels/preference.parquet", "runs/mine.trec",
-        "exported.json",
+        "exported.json", "labels.parquet", "runs.parquet", "ir_metadata.yaml", "README.md",
     }  # fmt: skip
     # nothing of it is left to be taken for a later evaluation's
     assert evaluate_files(files, *more, "containment", "--overwrite") == 0

@@ -35,7 +35,7 @@ def figures(place):
 
 
 def exported(place):
-    """Each exported file with its rows, in an order of their own."""
+    """Each exported file with its rows, in an order of their own; metadata hold digests of files and shards."""
     folder = place / "exported"
     return {
         name: sorted(
@@ -44,6 +44,7 @@ def exported(place):
             else (folder / name).read_text().splitlines()
         )
         for name in json.loads((folder / "exported.json").read_text())
+        if name != "ir_metadata.yaml"
     }
 
 

@@ -1,24 +1,31 @@
-"""Labels and runs for other tools: qrels of every annotator, and the runs as evaluated."""
+"""Labels and runs for other tools: qrels of every annotator, the runs as evaluated, and both as a data set."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
+import yaml
 
 from engine import tables
 from engine.messages.errors import InputError
+from engine.sources.io.digests import file_sha256, require_whole
 from engine.sources.io.files import atomic_path, temporary_directory, write_text
 from engine.sources.io.folders import Folder
+from engine.sources.io.parquet import read_parquet
 from engine.sources.runs.qrels import write_qrels
 from engine.sources.runs.read import write_run
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
 
 _QRELS, _RUNS = "qrels", "runs"
-_OURS = re.compile(rf"({_QRELS}|{_RUNS})/[^/\0]*[^/\0.][^/\0]*")
+METADATA, CARD = "ir_metadata.yaml", "README.md"
+_LABELS_TABLE, _RUNS_TABLE = "labels.parquet", "runs.parquet"
+_BESIDE = "|".join(map(re.escape, (_LABELS_TABLE, _RUNS_TABLE, METADATA, CARD)))
+_OURS = re.compile(rf"({_QRELS}|{_RUNS})/[^/\0]*[^/\0.][^/\0]*|{_BESIDE}")
 # Bytes: file systems take 255, and a number and the suffix need some.
 _LONGEST = 204
 # Names the files of an export, so that the next export knows which files it may remove.
@@ -31,6 +38,7 @@ def write_exports(
     directory: Path,
     *,
     runs_in_order: Sequence[str] = (),
+    describe: Callable[[Mapping[str, Mapping[str, str]]], Mapping[str, str]] | None = None,
 ) -> list[Path]:
     """Write ``qrels/ANNOTATOR.*`` and ``runs/RUN.*`` under ``directory``; the files written.
 
@@ -44,14 +52,17 @@ def write_exports(
         directory: an earlier export in it is removed first: a file of the same name in another format
             could be mistaken for a new one. Other files stay.
         runs_in_order: names of runs, in the order for numbering files of alike names; by default the order of ``runs``.
+        describe: makes texts by file name, from the files with their ``annotator`` or ``run`` and ``sha256``; the folder
+            then also gets tables of all labels and all runs, for ``load_labels``.
     """
     earlier = Folder(directory)
     earlier.delete(list(exported_files(earlier)))
-    written: list[Path] = []
+    written: dict[Path, dict[str, str]] = {}
     with temporary_directory(directory / "parts") as place:
         judged = _by_name(labels, ANNOTATOR, place / _QRELS)
         for annotator, name in _file_names(list(judged)).items():
-            written += _write_judgments(judged[annotator], directory / _QRELS / name)
+            paths = _write_judgments(judged[annotator], directory / _QRELS / name)
+            written |= {path: {ANNOTATOR: annotator} for path in paths}
         listed = _by_name(runs, RUN, place / _RUNS)
         in_order = dict.fromkeys([*(run for run in runs_in_order if run in listed), *listed])
         for run, name in _file_names(list(in_order)).items():
@@ -59,10 +70,46 @@ def write_exports(
             if not _is_written(write_run, listed[run], path):
                 path = path.with_suffix(".parquet")
                 _together(listed[run], tables.RUNS, path)
-            written.append(path)
+            written[path] = {RUN: run}
+        if describe is not None:
+            for name, schema, files in (
+                (_LABELS_TABLE, tables.LABELS, judged.values()),
+                (_RUNS_TABLE, tables.RUNS, (listed[run] for run in in_order)),
+            ):
+                _together([*chain(*files)], schema, directory / name)
+                written[directory / name] = {}
     names = [path.relative_to(directory).as_posix() for path in written]
+    if describe is not None:
+        sha256 = ({"sha256": file_sha256(path)} for path in written)
+        both = (about | one for about, one in zip(written.values(), sha256, strict=True))
+        for name, text in describe(dict(zip(names, both, strict=True))).items():
+            write_text(text, directory / name)
+            names.append(name)
     write_text(json.dumps(names, indent=1, ensure_ascii=False) + "\n", directory / _LISTED)
-    return written
+    return list(written)
+
+
+def load_labels(directory: str | Path) -> pl.DataFrame:
+    """The labels in a folder ``exported``, or its copy: columns and types of ``Result.labels``, rows of the qrels.
+
+    These are labels of queries with scores, and a 0 for ``no-passage`` of a query without any passage.
+
+    Raises:
+        InputError: the folder holds no labels, or they are not as they were written.
+    """
+    folder = Path(directory)
+    path, remedy = folder / _LABELS_TABLE, "name the folder `exported`, or evaluate again"
+    try:
+        metadata = yaml.safe_load((folder / METADATA).read_text(encoding="utf-8"))
+        sha256 = str(metadata["data"]["files"][_LABELS_TABLE]["sha256"])
+    except OSError:
+        problem = f"holds no labels with {METADATA}"
+        raise InputError(problem, remedy, "labels.missing", path=folder) from None
+    except (yaml.YAMLError, UnicodeError, RecursionError, LookupError, TypeError):
+        problem = f"has no digest of {_LABELS_TABLE}"
+        raise InputError(problem, remedy, "labels.damaged", path=folder / METADATA) from None
+    require_whole(path, sha256, remedy)
+    return tables.conform(read_parquet(path), tables.LABELS, path)
 
 
 def of_scored(labels: Iterable[pl.DataFrame], scores: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -140,8 +187,9 @@ def _is_written(
 
 
 def _together(files: list[Path], schema: tables.Schema, path: Path) -> None:
+    rows = pl.scan_parquet(files) if files else tables.empty(schema).lazy()
     with atomic_path(path) as temporary:
-        pl.scan_parquet(files).select(list(schema)).sink_parquet(temporary)
+        rows.select(list(schema)).sink_parquet(temporary)
 
 
 def _with(base: Path, suffix: str) -> Path:
