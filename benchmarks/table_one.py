@@ -1,12 +1,13 @@
 """Table 1 of the eRAG paper on five tasks: agreement of labels with the end-to-end score, by four retrievers.
 
     python -m benchmarks.table_one [--data DIR] [--tasks nq,trivia,two-hop,claims,dialogue]
-        [--readers bundled-fid,bundled] [--questions 100] [--work DIR] [--cells DIR] [--shown-only] [--json FILE]
+        [--readers bundled-fid,bundled] [--questions 100] [--work DIR] [--cells DIR] [--shown-only] [--release DIR] [--json FILE]
 
 A cell is a task with a reader. Its results are kept in ``benchmarks/cells`` (``--cells``): the labels of every listed passage,
 the scores of every query, and the settings. A stored cell with as many questions is not read again, on any
 machine; LLM calls are also cached in the folder of ``--work``, so that an interrupted cell resumes.
-``--shown-only`` reads nothing. The table needs the cells alone.
+``--shown-only`` reads nothing. The table needs the cells alone. ``--release`` writes all cells into a folder for others, with the
+reads of one, which is read anew unless ``--shown-only`` is given.
 
 ``nq`` are questions of people, the first of ``queries.jsonl`` in ``--data``, over its ``corpus.jsonl``; the other four
 tasks are made from the bundled articles by rules (``benchmarks.tasks``). Retrievers: BM25, dense vectors of the bundled
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +32,7 @@ from typing import Any
 
 import polars as pl
 
+from benchmarks import _release
 from benchmarks._harness import Line, make_parser, write_report
 from benchmarks.tasks.make import MAKERS
 from benchmarks.tasks.retrieve import LATE, retrieve
@@ -105,6 +108,8 @@ IN_PROMPT = Path(__file__).parent / "tasks" / "in-prompt.txt"
 PROMPTS = {("claims", "bundled"): str(Path(__file__).parent / "tasks" / "claims.txt")}
 # Cells to leave out: a reader that never writes verdicts is never right. Trained for claims, it writes them.
 WITHOUT = frozenset([("claims", "bundled-fid")])
+# The cell that is read anew for a release: of a made task, by a bundled reader.
+READ_ANEW = ("trivia", "bundled-fid")
 # The paper's order: eRAG first. The order of the others varies by task in the paper.
 FIRST = "erag"
 BOOTSTRAP = Bootstrap(resamples=4000)
@@ -140,7 +145,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, default=Path("build/table-one"))
     parser.add_argument("--cells", type=Path, default=CELLS, help="folder of the cells")
     parser.add_argument("--shown-only", action="store_true", help="read nothing")
+    parser.add_argument("--release", type=Path, help="folder for all cells, for others")
     options = parser.parse_args(arguments)
+    if options.release:
+        release(options)
+        return
     for task in options.tasks.split(","):
         for reader in [] if options.shown_only else options.readers.split(","):
             if (task, reader) in WITHOUT:
@@ -168,6 +177,34 @@ def make_cell(task: str, reader: str, options: argparse.Namespace) -> None:
     done = evaluate(inputs, settings, store=options.work / "store")
     keep(task, reader, done, options.cells)
     print(f"{name}: {done.queries} questions, {done.seconds:.0f} s", flush=True)
+
+
+def release(options: argparse.Namespace) -> None:
+    """Write all stored cells for others, and read one anew, unless ``shown_only``.
+
+    Args:
+        options: ``release``, ``cells``, ``work`` and ``shown_only``, as in the command.
+    """
+    paths, name = list(_release.stored(options.cells)), "-".join(READ_ANEW)
+    read = "No cell was read anew, so there are no reads."
+    for path in paths:
+        out = options.release / path.relative_to(options.cells).with_suffix("")
+        if path != options.cells / f"{name}.json" or options.shown_only:
+            _release.export_stored(path, out)
+            continue
+        settings, kept = settings_of(*READ_ANEW, options.work), Kept(**json.loads(path.read_text()))
+        inputs = listed(inputs_of(READ_ANEW[0], options.work, None), settings, kept.queries)
+        with tempfile.TemporaryDirectory() as store:
+            done = evaluate(inputs, settings, store=Path(store))
+        _release.export_evaluated(done, scores_of(done), out)
+        before, after = pl.read_parquet(_release.beside(path, "labels")), labels_by_rank(done)
+        equal = before.join(after, on=before.columns, how="semi").height
+        read = (
+            f"`{name}` was read anew: `{_release.READS}` has the reads, `ir_metadata.yaml` says how. "
+            f"{equal} of {before.height} listed passages have the labels of the stored cell."
+        )
+        print(read)
+    _release.explain(options.release, len(paths), read, END_TO_END)
 
 
 def is_kept(name: str, options: argparse.Namespace) -> bool:
@@ -253,12 +290,16 @@ def settings_of(task: str, reader: str, work: Path) -> Settings:
 
 def keep(task: str, reader: str, done: Evaluation, folder: Path) -> None:
     """Write the tables of a cell, and its provenance."""
-    labels = labels_by_rank(done)
+    made = kept_of(task, reader, done)
+    write_cell(f"{task}-{reader}", labels_by_rank(done), scores_of(done), made, folder)
+
+
+def scores_of(done: Evaluation) -> pl.DataFrame:
+    """The scores of every query, and of its whole list (``END_TO_END`` in the place of an annotator)."""
     whole = done.downstream.select(RUN, QUERY_ID, VALUE).with_columns(
         pl.lit(END_TO_END).alias(ANNOTATOR), pl.lit(done.settings.reader.metric_name).alias(MEASURE)
     )
-    scores = pl.concat([done.query_scores, whole.select(list(tables.QUERY_SCORES))])
-    write_cell(f"{task}-{reader}", labels, scores, kept_of(task, reader, done), folder)
+    return pl.concat([done.query_scores, whole.select(list(tables.QUERY_SCORES))])
 
 
 def kept_of(task: str, reader: str, done: Evaluation) -> Kept:

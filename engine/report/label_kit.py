@@ -74,7 +74,7 @@ def sections(
                 **{name: counts[name] for name in ("queries", "passages")},
                 "sha256": audit["tables_sha256"],
             },
-            "queries without scores": _without_scores(queries, scored),
+            "queries without scores": without_scores(queries, scored),
             "reasons": [one["text"] for code in _REASONS for one in content["notes"].get(code, ())],
         },
     }
@@ -135,7 +135,7 @@ def _without_folder(name: str) -> str:
     return path.name if path.is_absolute() or len(path.parts) > 2 or name[:1] in ".~" else name
 
 
-def _without_scores(queries: pl.DataFrame, scored: pl.DataFrame) -> dict[str, Any]:
+def without_scores(queries: pl.DataFrame, scored: pl.DataFrame) -> dict[str, Any]:
     """Queries without a score, by annotator: their number, and the ids of the first ones."""
     lacking: dict[str, Any] = {}
     for (name,), own in scored.group_by(ANNOTATOR, maintain_order=True):

@@ -27,6 +27,7 @@ ENVIRONMENTS = {
     "haystack_pipeline": ("", ("haystack-ai",), None),
     "autojudge_judge": ("", ("autojudge-base", "autojudge-evaluate"), None),
     "pyterrier_experiment": ("", ("pyterrier",), None),
+    "exported_data_set": ("", ("datasets", "ir-measures"), None),
     "embedding_models": ("[local]", ("sentence-transformers", "pytest"), None),
 }
 
