@@ -1,12 +1,16 @@
 """The made tasks of Table 1, and the table made of kept cells."""
 
 import json
+import re
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import polars as pl
 import pytest
+import yaml
 
-from benchmarks import table_one
+from benchmarks import _release, table_one
 from benchmarks.tasks import cutoffs, make, train
 from benchmarks.tasks.retrieve import late
 from benchmarks.tasks.sentences import facts, is_alone
@@ -16,6 +20,7 @@ from engine.evaluation.study import Condition
 from engine.reading.prompting.prompts import read_template
 from engine.report import across_data_sets as across
 from engine.sources.articles.read import Article
+from engine.sources.runs.export import load_labels
 from tests.conftest import make_run
 from tests.expected import refused
 
@@ -218,3 +223,67 @@ def test_a_cell_of_cutoffs_gives_the_figure_and_is_not_read_again(tmp_path, caps
     assert all("[" in cell for cell in success)
     with refused("replay.reader"):
         cutoffs.main([*options, "--questions", "41"])
+
+
+def test_a_released_cell_is_scored_by_ir_measures_to_the_figures_of_the_findings(
+    tmp_path, monkeypatch, capsys
+):
+    """With the code that the release shows, which imports nothing of the engine."""
+    for path in table_one.CELLS.glob("trivia-bundled-fid*"):
+        shutil.copy(path, tmp_path)
+    table_one.main(["--release", f"{tmp_path}/out", "--cells", f"{tmp_path}", "--shown-only"])
+    monkeypatch.chdir(tmp_path / "out")
+    (code,) = re.findall(r"```python\n(.*?)```", Path("README.md").read_text(), re.S)
+    assert "erag_engine" not in code
+    findings = (Path(__file__).parent.parent / "docs/findings.md").read_text()
+    table = findings.split("## The table")[1].split("\n### ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]  # fmt: skip
+    place = next(i for i, head in enumerate(rows[0]) if head.startswith("trivia "))
+    shown = {(row[0], row[1]): float(row[place].split()[0]) for row in rows[2:]}
+    assert len(shown) == 12
+    scored = {}
+    for run, annotator in shown:
+        names = f'cell, run, annotator = "trivia-bundled-fid", "{run}", "{annotator}"'
+        exec(compile(re.sub("cell, run, annotator = .*", names, code), "README.md", "exec"), {})
+        scored[run, annotator] = round(float(capsys.readouterr().out), 2)
+    assert scored == shown
+    kept = pl.read_parquet(table_one.CELLS / "trivia-bundled-fid-labels.parquet")
+    pairs = kept.unique(["query_id", "doc_id"])
+    found = load_labels("trivia-bundled-fid").filter(annotator="erag")
+    assert sorted(found["label"]) == sorted(pairs["erag"])
+
+
+def test_a_release_says_what_cells_lack_and_is_refused_beyond_its_size(tmp_path, monkeypatch):
+    (tmp_path / "cutoffs").mkdir()
+    for path in (table_one.CELLS / "cutoffs").glob("nq-bm25*"):
+        shutil.copy(path, tmp_path / "cutoffs")
+    options = ["--release", f"{tmp_path}/out", "--cells", f"{tmp_path}", "--shown-only"]
+    table_one.main(options)
+    cell = tmp_path / "out/cutoffs/nq-bm25"
+    metadata = yaml.safe_load((cell / "ir_metadata.yaml").read_text())
+    assert [one for one in metadata["data"]["not kept"] if one.startswith("ids of documents")]
+    labels = pl.read_parquet(cell / "labels.parquet")
+    assert labels.columns == ["query_id", "rank", "annotator", "label"]
+    assert labels.height == 300 * 50 * 3
+    monkeypatch.setattr(_release, "MOST_BYTES", 1000)
+    with refused("release.size", text=False):
+        table_one.main(options)
+
+
+@pytest.mark.slow
+def test_a_release_has_the_reads_of_a_cell_that_is_read_anew(tmp_path, capsys):
+    options = ["--cells", f"{tmp_path}/cells", "--work", f"{tmp_path}/work"]
+    table_one.main([*options, "--tasks", "trivia", "--readers", "bundled-fid", "--questions", "5"])
+    capsys.readouterr()
+    table_one.main([*options, "--release", f"{tmp_path}/out"])
+    equal, listed = re.search(r"(\d+) of (\d+) listed", capsys.readouterr().out).groups()
+    assert equal == listed == "100"  # five of four runs for each question
+    cell = tmp_path / "out/trivia-bundled-fid"
+    reads = pl.read_parquet(cell / "reads.parquet")
+    assert reads["doc_ids"].list.len().unique().sort().to_list() == [1, 5]
+    assert reads.filter(pl.col("doc_ids").list.len() == 5).height <= 20
+    reader = yaml.safe_load((cell / "ir_metadata.yaml").read_text())["method"]["readers"]["reader"]
+    assert reader["weights_sha256"]
+    assert reader["decoding"]["greedy"]
+    scores = pl.read_parquet(tmp_path / "cells/trivia-bundled-fid-scores.parquet")
+    assert pl.read_parquet(cell / "scores.parquet").equals(scores)
