@@ -6,8 +6,8 @@
 A cell is a task with a reader. Its results are kept in ``benchmarks/cells`` (``--cells``): the labels of every listed passage,
 the scores of every query, and the settings. A stored cell with as many questions is not read again, on any
 machine; LLM calls are also cached in the folder of ``--work``, so that an interrupted cell resumes.
-``--shown-only`` reads nothing. The table needs the cells alone. ``--release`` writes all cells into a folder for others, with the
-reads of one, which is read anew unless ``--shown-only`` is given.
+``--shown-only`` reads nothing. The table needs the cells alone. ``--release`` writes all cells into a folder for others, and reads
+one cell anew, for its reads (not with ``--shown-only``).
 
 ``nq`` are questions of people, the first of ``queries.jsonl`` in ``--data``, over its ``corpus.jsonl``; the other four
 tasks are made from the bundled articles by rules (``benchmarks.tasks``). Retrievers: BM25, dense vectors of the bundled

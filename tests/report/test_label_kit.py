@@ -118,6 +118,7 @@ def test_the_lines_of_the_guide_lead_from_labels_to_ir_measures(place, monkeypat
         one for one in re.findall(r"```python\n(.*?)```", guide, re.S) if "load_labels" in one
     )
     monkeypatch.chdir(place[0].parent)
+    shutil.copy("results/exported/runs/mine.trec", "mine.trec")
     names = {"erag_engine": erag_engine, "ir_measures": ir_measures, "nDCG": ir_measures.nDCG}
     exec(compile(code, "python.md", "exec"), names)
     means = Result.load(place[0]).means
