@@ -69,6 +69,7 @@ from engine.tables import (
     QUERY_ID,
     RANK,
     RUN,
+    SCORE,
     TAU,
     VALUE,
     K,
@@ -192,19 +193,41 @@ def release(options: argparse.Namespace) -> None:
         if path != options.cells / f"{name}.json" or options.shown_only:
             _release.export_stored(path, out)
             continue
-        settings, kept = settings_of(*READ_ANEW, options.work), Kept(**json.loads(path.read_text()))
-        inputs = listed(inputs_of(READ_ANEW[0], options.work, None), settings, kept.queries)
-        with tempfile.TemporaryDirectory() as store:
-            done = evaluate(inputs, settings, store=Path(store))
+        before, kept = read_kept(path)
+        with tempfile.TemporaryDirectory() as folder:
+            done = read_lists(before, kept.queries, Path(folder), options.work)
         _release.export_evaluated(done, scores_of(done), out)
-        before, after = pl.read_parquet(_release.beside(path, "labels")), labels_by_rank(done)
-        equal = before.join(after, on=before.columns, how="semi").height
+        equal = before.join(labels_by_rank(done), on=before.columns, how="semi").height
+        spec = done.readings["reader"].spec
+        reader = "the same reader" if spec.fingerprint == kept.fingerprint else "another precision"
         read = (
-            f"`{name}` was read anew: `{_release.READS}` has the reads, `ir_metadata.yaml` says how. "
-            f"{equal} of {before.height} listed passages have the labels of the stored cell."
+            f"The lists of `{name}` were read anew, with {reader} ({spec.dtype}): `{_release.READS}` has the reads, "
+            f"`ir_metadata.yaml` says how. {equal} of {before.height} listed passages have the labels of the stored cell."
         )
         print(read)
     _release.explain(options.release, len(paths), read, END_TO_END)
+
+
+def read_kept(path: Path) -> tuple[pl.DataFrame, Kept]:
+    """The labels of a stored cell by run and rank, and its provenance."""
+    return pl.read_parquet(_release.beside(path, "labels")), Kept(**json.loads(path.read_text()))
+
+
+def read_lists(ranked: pl.DataFrame, questions: int, folder: Path, work: Path) -> Evaluation:
+    """Evaluate stored lists of ``READ_ANEW`` again, with texts and reads in a new folder.
+
+    Args:
+        ranked: run, query, rank and document of every listed passage.
+        work: the folder of trained readers.
+    """
+    task, settings = READ_ANEW[0], settings_of(*READ_ANEW, work)
+    write_texts(task, folder, None)
+    runs = [folder / f"{name}.parquet" for name in RUNS]
+    scored = ranked.with_columns((-pl.col(RANK)).cast(pl.Float64).alias(SCORE))
+    for name, path in zip(RUNS, runs, strict=True):
+        write_run(scored.filter(pl.col(RUN) == name).select(list(tables.RUNS)), path)
+    files = {"queries": folder / f"{task}.jsonl", "corpus": folder / "corpus.parquet", "run": runs}
+    return evaluate(listed(files, settings, questions), settings, store=folder / "store")
 
 
 def is_kept(name: str, options: argparse.Namespace) -> bool:
@@ -238,6 +261,15 @@ def inputs_of(task: str, work: Path, data: Path | None) -> dict[str, Any]:
     if all(path.exists() for path in (corpus, queries, *runs)):
         return files
     folder.mkdir(parents=True, exist_ok=True)
+    found = write_texts(task, folder, data)
+    listed = retrieve(found, read_queries(queries), k=DEPTH, indexes=folder, begin=begin)
+    for name, path in zip(RUNS, runs, strict=True):
+        write_run(listed.filter(pl.col(RUN) == name), path)
+    return files
+
+
+def write_texts(task: str, folder: Path, data: Path | None) -> pl.DataFrame:
+    """Write questions and passages of a task into a folder; the passages."""
     if task == "nq":
         if data is None:
             raise InputError(
@@ -250,12 +282,9 @@ def inputs_of(task: str, work: Path, data: Path | None) -> dict[str, Any]:
         made = MAKERS[task](articles, MOST, SEED)
         lines = [json.dumps(one.record(f"{task}-{i:04}")) for i, one in enumerate(made, 1)]
         found = passages(articles)
-    queries.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    write_parquet(found, corpus)
-    listed = retrieve(found, read_queries(queries), k=DEPTH, indexes=folder, begin=begin)
-    for name, path in zip(RUNS, runs, strict=True):
-        write_run(listed.filter(pl.col(RUN) == name), path)
-    return files
+    (folder / f"{task}.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    write_parquet(found, folder / "corpus.parquet")
+    return found
 
 
 def model_of(task: str, way: str, work: Path) -> Path:
