@@ -190,19 +190,25 @@ def release(options: argparse.Namespace) -> None:
     read = "No cell was read anew, so there are no reads."
     for path in paths:
         out = options.release / path.relative_to(options.cells).with_suffix("")
+        _release.export_stored(path, out)
         if path != options.cells / f"{name}.json" or options.shown_only:
-            _release.export_stored(path, out)
             continue
+        # Beside the stored cell, which has the figures of the findings whatever the precision here.
+        out = options.release / "read-anew" / name
         before, kept = read_kept(path)
         with tempfile.TemporaryDirectory() as folder:
             done = read_lists(before, kept.queries, Path(folder), options.work)
         _release.export_evaluated(done, scores_of(done), out)
         equal = before.join(labels_by_rank(done), on=before.columns, how="semi").height
         spec = done.readings["reader"].spec
-        reader = "the same reader" if spec.fingerprint == kept.fingerprint else "another precision"
+        reader = (
+            "the same reader"
+            if spec.fingerprint == kept.fingerprint
+            else "one of another fingerprint"
+        )
         read = (
-            f"The lists of `{name}` were read anew, with {reader} ({spec.dtype}): `{_release.READS}` has the reads, "
-            f"`ir_metadata.yaml` says how. {equal} of {before.height} listed passages have the labels of the stored cell."
+            f"The lists of `{name}` were read anew, with {reader} ({spec.dtype}): `read-anew/{name}` has the labels, scores "
+            f"and reads (`{_release.READS}`), its `ir_metadata.yaml` says how. {equal} of {before.height} listed passages have the labels of the stored cell."
         )
         print(read)
     _release.explain(options.release, len(paths), read, END_TO_END)

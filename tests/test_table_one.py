@@ -285,7 +285,7 @@ def test_a_release_has_the_reads_of_stored_lists_that_are_read_anew(tmp_path, ca
     equal, listed = re.search(r"(\d+) of (\d+) listed", capsys.readouterr().out).groups()
     assert listed == "100"  # five of four runs for each question
     assert int(equal) >= 95  # another precision turns single answers
-    cell = tmp_path / "out" / name
+    cell = tmp_path / "out/read-anew" / name
     reads = pl.read_parquet(cell / "reads.parquet")
     pairs = kept.filter(pl.col("query_id").is_in(first.implode())).unique(["query_id", "doc_id"])
     assert reads.filter(pl.col("doc_ids").list.len() == 1).height == pairs.height
