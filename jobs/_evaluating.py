@@ -43,7 +43,7 @@ from engine.report.printed import answer_parts, full_parts
 from engine.report.results import outputs, refuse_another
 from engine.report.summary import SHARDS, SUMMARY, Origin, input_files, name_files
 from engine.sources.io.folders import Folder, folder_at, require_folder
-from engine.sources.io.locations import Location
+from engine.sources.io.locations import Location, locate
 from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
 from engine.sources.runs.outputs import named_file
 from jobs._command import command_line
@@ -194,7 +194,7 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
             require_folder(place)
         models = {name: own[name] for name in MODEL_FIELDS}
         tables = {name: table.path for name, table in one.files.tables.items()}
-        recorded = [named_file(path)[1] for path in one.files.outputs]
+        recorded = [locate(named_file(path)[1]) for path in one.files.outputs]
         given = given_files({**own, **tables, "run": list(one.files.run), "outputs": recorded})
         refuse_overlap(Inputs(given, models), outputs(out, next(iter(one.conditions.values()))))
         if not own["overwrite"]:  # before inputs are read, which may take minutes

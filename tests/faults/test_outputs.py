@@ -34,6 +34,10 @@ COLLISIONS = {
         EVALUATE + " --annotators preference --preferences {x}", {"x": "OUT/summary.json"},
     ),
     "evaluate --answers": (EVALUATE + " --answers {x}", {"x": "OUT/reads.parquet"}),
+    "evaluate --outputs": (
+        EVALUATE.replace("--no-end-to-end", "--outputs r={x}"), {"x": "OUT/downstream.parquet"},
+    ),
+    "evaluate --traces": (EVALUATE + " --traces {x}", {"x": "OUT/traces/steps.parquet"}),
     "evaluate --config": (EVALUATE + " --config {x}", {"x": "OUT/summary.json"}),
     "evaluate --data": (EVALUATE + " --data {x}", {"x": "OUT/data_sets.json"}),
     "evaluate --reader": (EVALUATE + " --reader {OUT}", {"x": "OUT/config.json"}),
