@@ -30,6 +30,8 @@ INK, FAINT = "#1f2328", "#d1d9e0"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 # Most letters of a name in a picture, and of a line beside a row.
 _LONGEST, _LINE = 80, 28
+# Points below, beside and above axes (a row of numbers and a name; halves of numbers), of space, and from line to line.
+_BELOW, _BESIDE, _ABOVE, _SPACE, _LINE_HEIGHT = 35, 12, 8, 4, 10.5
 MARKERS = ("o", "s", "^", "D", "v", "P")
 # System fonts for scripts that DejaVu Sans lacks, fonts with Hangul included, whose glyphs the others lack.
 _FURTHER_FONTS = re.compile(
@@ -41,7 +43,6 @@ _STYLE: Any = {
     "svg.hashsalt": "erag-engine",
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "font.family": ["DejaVu Sans"],
-    "font.sans-serif": ["DejaVu Sans", "Verdana"],  # each text of an SVG names them all
     "font.size": 9,
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -159,10 +160,11 @@ def add_legend(figure: Figure, axes: Axes, entries: int) -> None:
         shown = [textwrap.fill(label_of(label), 2 * _LINE) for label in labels]
         longest = max(len(line) for label in shown for line in label.split("\n"))
         # About 16 letters are an inch, and a sign with its margins takes 7.
-        columns = int(16 * figure.get_figwidth() / (longest + 7))
-        figure.legend(
-            handles, shown, loc="outside upper left", ncols=min(entries, 3, max(1, columns))
-        )
+        columns = min(entries, 3, max(1, int(16 * figure.get_figwidth() / (longest + 7))))
+        lines = max(label.count("\n") + 1 for label in shown)
+        figure.legend(handles, shown, loc="upper left", ncols=columns)
+        taken = _ABOVE + -(-entries // columns) * (_SPACE + _LINE_HEIGHT * lines)
+        figure.subplots_adjust(top=1 - taken / 72 / figure.get_figheight())
 
 
 def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
@@ -175,44 +177,40 @@ def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
 
     installed = sorted({font.name for font in font_manager.fontManager.ttflist})
     # A list of families: matplotlib would look for glyphs only in the first of a generic one.
-    fonts = ["DejaVu Sans", *filter(_FURTHER_FONTS.search, installed), "sans-serif"]
+    fonts = ["DejaVu Sans", *filter(_FURTHER_FONTS.search, installed)]
     drawn = []
     # Glyphs that no font has become boxes in the picture; a warning for each would help no user.
     with matplotlib.rc_context(_STYLE | {"font.family": fonts}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for drawing in drawings:
             figure = figure_of(drawing)
-            _lay_out_only(figure)
             svg = _saved(figure, "svg", metadata={"Date": None, "Creator": None}).decode()
-            # Both have the same layout, which takes as long to compute as to draw.
-            figure.set_layout_engine(None)
+            # A browser without the font takes one of equal width. To look for that here, too, takes long.
+            svg = svg.replace("'DejaVu Sans'", "'DejaVu Sans', 'Verdana', sans-serif")
             png = _saved(figure, "png", facecolor="white", dpi=200) if with_png else b""
             drawn.append(Picture(drawing.name, drawing.title, drawing.caption, svg, png))
     return drawn
 
 
 def figure_of(drawing: Drawing) -> Figure:
-    """The matplotlib figure of a picture."""
+    """The matplotlib figure of a picture, whose margins hold the names of rows, numbers and axes.
+
+    A constrained layout would take as long as the drawing.
+    """
     import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    width, height = drawing.width * 72, drawing.height * 72
     with matplotlib.rc_context(_STYLE | {"font.family": matplotlib.rcParams["font.family"]}):
-        figure = Figure(figsize=(drawing.width, drawing.height), layout="constrained")
+        figure = Figure(figsize=(drawing.width, drawing.height))
+        figure.subplots_adjust(0, _BELOW / height, 1 - _BESIDE / width, 1 - _ABOVE / height)
         drawing.draw(figure)
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        for axes in figure.axes:
+            if (named := axes.yaxis.get_tightbbox(renderer)) is not None:
+                figure.subplots_adjust(left=_SPACE / width - named.x0 / figure.bbox.width)
     return figure
-
-
-def _lay_out_only(figure: Figure) -> None:
-    """Make the layout pass before saving draw nothing, which saves a third of the time."""
-    layout, whole = figure.get_layout_engine(), figure.draw
-
-    def draw(renderer: Any) -> None:
-        if layout is not None and figure.get_layout_engine() is layout:
-            layout.execute(figure)
-        else:
-            whole(renderer)
-
-    figure.draw = draw  # type: ignore[method-assign]
 
 
 def _saved(figure: Figure, kind: str, **options: Any) -> bytes:

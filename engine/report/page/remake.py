@@ -95,15 +95,20 @@ def _places(summary: Mapping[str, Any]) -> list[str]:
 def _replace_pages(
     conditions: Mapping[str, Findings], out: Folder, *, single_file: bool = False
 ) -> Written:
-    """Put the pages of conditions into their folders; the main page comes last, since it links to the others."""
+    """Put the pages of conditions into their folders; the main page comes last, since it links to the others.
+
+    Only the main page's pictures are drawn as PNG, too.
+    """
     *others, main = sorted(conditions, key=lambda name: name == _HERE)
     write = partial(write_page, single_file=single_file)
     for name in others:
-        render.replace_page(out / name, partial(write, conditions[name]))
+        render.replace_page(out / name, partial(write, conditions[name], with_png=False))
     return render.replace_page(out, partial(write, conditions[main]))
 
 
-def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -> Written:
+def write_page(
+    findings: Findings, folder: Path, *, single_file: bool = False, with_png: bool = True
+) -> Written:
     """Write ``report.html`` into a folder, and ``report/`` with details, pictures and tables unless a ``single_file``."""
     render.require_page()
     made = overview.slices(findings)
@@ -133,6 +138,7 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
             drawings=list(drawings.drawings(findings)),
             notes=overview.notes(findings),
             settings=findings.configuration,
+            with_png=with_png,
         ),
         single_file=single_file,
         template="page.html.j2",

@@ -101,7 +101,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Page:
-    """A page, whose parts refer to drawings by name; ``title`` is the window's title, and notes are sentences."""
+    """A page, whose parts refer to drawings by name; ``title`` is the window's title, and notes are sentences.
+
+    Without ``with_png`` its pictures are SVG only, which takes half the time.
+    """
 
     title: str
     answer: Answer
@@ -109,6 +112,7 @@ class Page:
     drawings: Sequence[Drawing]
     notes: Sequence[str]
     settings: Mapping[str, object]
+    with_png: bool = True
 
 
 def require_page() -> None:
@@ -203,7 +207,7 @@ def drawn_page(
 ) -> tuple[str, list[Picture]]:
     """A page as HTML, by a template that may show ``more``; and its pictures."""
     require_page()
-    drawn = plotting.pictures(page.drawings, with_png=not single_file)
+    drawn = plotting.pictures(page.drawings, with_png=page.with_png and not single_file)
     return rendered(template, drawn, single_file=single_file, **vars(page), **more), drawn
 
 
@@ -212,7 +216,8 @@ def _pictures_and_tables(
 ) -> Iterator[tuple[str, bytes]]:
     for picture in drawn:
         yield f"figures/{picture.name}.svg", picture.svg.encode()
-        yield f"figures/{picture.name}.png", picture.png
+        if picture.png:
+            yield f"figures/{picture.name}.png", picture.png
     if drawn:
         rows = [[picture.name, picture.title, picture.caption] for picture in drawn]
         head = ["file", "shows", "caption"]

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from engine.report.findings import read_findings
-from engine.report.page import plotting
 from engine.report.page.drawings import drawings
 from engine.report.page.plotting import add_legend, figure_of, forest
 from tests.expected import as_expected
@@ -61,11 +60,14 @@ def test_a_measure_is_drawn_against_the_score_where_groups_are_large_enough(
         assert all(len(of.lines[0].get_xdata()) > 1 for of in axes.containers)
 
 
-def test_pictures_are_those_of_matplotlib_that_draws_all_for_the_layout_too(folder, monkeypatch):
-    shown = list(drawings(read_findings(folder, None)))
-    made = plotting.pictures(shown, with_png=True)
-    monkeypatch.setattr(plotting, "_lay_out_only", lambda figure: None)
-    assert plotting.pictures(shown, with_png=True) == made
+def test_all_of_a_picture_lies_within_it(folder):
+    long = [("the run with the longest name of all " * 3, 0.0, -1e-3, 1e3)] * 8
+    for drawing in (*drawings(read_findings(folder, None)), forest("f", "t", "c", long, "x")):
+        figure = figure_of(drawing)
+        inner = figure.get_tightbbox()
+        assert min(inner.x0, inner.y0) >= 0
+        assert inner.x1 <= drawing.width
+        assert inner.y1 <= drawing.height
 
 
 def test_a_legend_of_long_names_stays_within_the_picture():
