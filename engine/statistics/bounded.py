@@ -145,17 +145,23 @@ def _saddle(apart: Floats, amounts: Floats) -> float:
     return _root(slope, pole * (1 - 1e-12), pole * 1e-12, xtol=1e-6 * -pole, rtol=1e-3)
 
 
+@cache  # an interval takes some ten integrals
+def _steps(first: int) -> tuple[Floats, Floats, Floats]:
+    at = (np.arange(first, first + _AT_ONCE) + 0.5) * (_STEP * _PACE)
+    u, step = np.sinh(at) / _PACE, np.cosh(at) * _STEP
+    return u, step, np.log(step)
+
+
 def _along(turned: Floats, powers: Floats, bend: float) -> float | None:
     """The integral of ``prod((1 - z turned)^-powers)`` along ``z = i u + bend u²``; None if it grows."""
     total = 0.0
     for first in range(0, _STEPS, _AT_ONCE):
-        at = (np.arange(first, first + _AT_ONCE) + 0.5) * (_STEP * _PACE)
-        u, step = np.sinh(at) / _PACE, np.cosh(at) * _STEP
+        u, step, logs = _steps(first)
         # The logarithm of the product; complex logarithms take several times as long.
         ahead, aside = 1 - np.multiply.outer(bend * u**2, turned), np.multiply.outer(-u, turned)
         size = np.log(ahead**2 + aside**2) @ powers / 2
         # Parts beyond the first negligible one do not count, whether or not they grow.
-        ended = np.flatnonzero(size - np.log(step) > _NOTHING_LEFT)
+        ended = np.flatnonzero(size - logs > _NOTHING_LEFT)
         kept = slice(ended[0] if len(ended) else None)
         if bend and (np.diff(size[kept]) < 0).any():
             return None
