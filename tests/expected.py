@@ -40,7 +40,7 @@ _CHANGING = (
     ),
     (re.compile(rf"{re.escape(tempfile.gettempdir())}/[\w.-]+"), "TMP"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:PORT"),
-    (re.compile(r"[\d.]+ calls/s"), "N calls/s"),
+    (re.compile(r"in [\d.,]+ s \(start"), "in N s (start"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
     (re.compile(r"\b(here/\w+)-\d+"), r"\1-N"),
     (re.compile(r"(?<![0-9a-z])[0-9a-f]{32,64}(?![0-9a-z])"), "DIGEST"),

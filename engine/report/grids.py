@@ -48,7 +48,7 @@ _BEST_TAU = (
 _ORDER = "reverse the lists and evaluate again to see whether the reader uses only one end"
 _APART = "Useful passages mostly stand first, and this reader encodes each passage separately."
 _Row = Mapping[str, Any]
-_NAMES = {SINGLE: "single passages", WHOLE: "whole lists"}
+_NAMES = {SINGLE: "single passages", WHOLE: "lists"}
 
 
 def leaderboard(findings: Findings, most: int | None = None) -> Grid:
@@ -180,7 +180,8 @@ def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -
         values = _values(one, padded=padded)
         values = values if counted_tokens else [*values[:2], *values[-2:]]
         rows.append([name, *values, *([ratio] if compared else [])])
-    return Grid("costs", "", head, rows, title=f"Cost of LLM calls{' (~: estimated)' * split}")
+    how = f" (~: of calls that ran together, split by {'tokens' if counted_tokens else 'calls'})"
+    return Grid("costs", "", head, rows, title=f"Cost of LLM calls{how * split}")
 
 
 def _values(costs: KindCosts, *, padded: bool) -> list[str]:

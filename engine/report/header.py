@@ -75,7 +75,7 @@ def _how(summary: Mapping[str, Any]) -> Iterator[str]:
     cutoffs = ", ".join(map(str, sorted({one["k"] for one in conditions})))
     whole = settings["end_to_end_k"]
     yield f"k = {cutoffs}" + (
-        f"; end to end, the reader reads the first {whole}"
+        f": labels are made for {settings['k']} passages, the end-to-end answer is read from the first {whole}"
         if summary["end_to_end"] and whole != settings["k"]
         else ""
     )

@@ -165,17 +165,14 @@ def methods_line(methods: Iterable[str]) -> str:
 
 def calls_line(costs: ReadingCosts) -> str:
     """Cost of LLM calls, in one line."""
-    rate = (
-        f" at {costs.done / costs.seconds:.1f} calls/s while reading"
-        if costs.done and costs.seconds
-        else ""
-    )
+    # No speed, since that of progress leaves the start out.
+    took = f" in {costs.seconds:,.1f} s (start of the reader included)"
     highest = max(costs.workers.values(), default=0)  # 0 if a server reads
     peak = f", peak memory {highest / _MIB:.0f} MiB per process" if highest else ""
     failed = f", {costs.failed} failed" if costs.failed else ""
     if costs.retried_requests:
         failed += f", {counted(costs.retried_requests, 'request[|s]')} repeated"
-    return f"{costs.wanted} distinct, {costs.reused} cached, {costs.done} new{rate}{failed}{peak}"
+    return f"{costs.wanted} distinct, {costs.reused} cached, {costs.done} new{took * bool(costs.done and costs.seconds)}{failed}{peak}"
 
 
 def p_text(value: float) -> str:

@@ -36,7 +36,7 @@ _BEST = (
     "the answer, the page and the verdict use the primary measure, which was chosen beforehand"
 )
 _SHARE = f"{layout.SHARE}: tau divided by the highest tau that tied scores allow"
-_AMONG = "over the queries of one run, which says nothing on the order of runs"
+_AMONG = "Correlations are over the queries of one run: they say nothing on the order of runs."
 _AUC = "; AUC: of pairs of a right and a wrong query, the share that the measure orders so"
 _LIMIT = f"limit: the highest tau (the lowest, if tau is negative) that ties in the scores allow; {layout.SHARE}: tau / limit"
 _SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference is; "
@@ -73,8 +73,8 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     if findings.wholes:
         agreement = grids.agreement(findings, _MOST_ANNOTATORS)
         below += ["", terminal_table(agreement, short=True)]
-        among = _AMONG if len(findings.runs) > 1 else ""
-        below += ["; ".join(filter(None, [_SHARE, agreement.caption, among]))]
+        meanings = "; ".join(filter(None, [_SHARE, agreement.caption]))
+        below += [f"{meanings}. {_AMONG}" if len(findings.runs) > 1 else meanings]
         below += _undefined(findings)
         below += grids.advice(findings)
     below.append("")
@@ -100,12 +100,14 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
 
 
 def _undefined(findings: Findings) -> list[str]:
-    cells = findings.correlations.filter(pl.col(TAU).is_nan(), pl.col(NOTE) != "", pl.col(N) > 0)
+    of_all = findings.correlations.filter(pl.col(N) > 0)
+    cells = of_all.filter(pl.col(TAU).is_nan(), pl.col(NOTE) != "")
     if cells.is_empty():
         return []
     ((reason, of_it),) = Counter(cells[NOTE]).most_common(1)
     others = cells.height - of_it
-    total = f"of all measures and runs, {counted(cells.height, 'correlation[ is|s are]')}"
+    several = f"of {of_all.height} correlations (annotators × measures × runs) [is|are]"
+    total = counted(cells.height, several)
     if not others:
         return [f"{total} {reason}"]
     why = reason.removeprefix("undefined: ")
@@ -132,7 +134,7 @@ def _notes(findings: Findings) -> list[str]:
     in_full = [f"note: {note['text']}" for code in _IN_FULL for note in noted.get(code, ())]
     about = [_TITLES.get(code, code.replace("_", " ")) for code in noted if code not in _IN_FULL]
     if others := len(remarks(findings)):
-        about.append(f"{others} on missing figures or intervals")
+        about.append(counted(others, "reason[|s] why figures or intervals are missing"))
     return [*in_full, *([f"further notes (`full`): {'; '.join(about)}"] if about else [])]
 
 
@@ -392,7 +394,7 @@ def end_to_end(findings: Findings) -> Iterator[str]:
 
 def _readers(findings: Findings) -> Iterator[str]:
     whole = (
-        f", and whole lists go to {findings.configuration['reader']}"
+        f", {findings.configuration['reader']} reads lists"
         if findings.is_read_whole and not findings.is_recorded
         else ""
     )

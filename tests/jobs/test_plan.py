@@ -70,7 +70,7 @@ def test_counts_alone_load_nothing(plan, files):
     assert status == 0
     # Of the prompts "question: w0 w5 title: w0 context: w0 … w0" and the token that ends each.
     assert row(printed, "single passages") == ["24", "0", "0", "24", "516", "384"]
-    assert row(printed, "whole lists") == ["12", "0", "0", "12", "468", "192"]
+    assert row(printed, "lists") == ["12", "0", "0", "12", "468", "192"]
     as_expected(sentences(printed))
     assert not (files["out"].parent / "store").exists()
 
@@ -84,7 +84,7 @@ def test_the_results_of_an_evaluation_pace_a_plan(plan, files, evaluated, capsys
     counted, reading = json.loads(printed), evaluated["reading"]
     assert {kind["name"]: kind["seconds"] for kind in counted["kinds"]} == {
         "single passages": pytest.approx(reading["kinds"]["single"]["reader_seconds"]),
-        "whole lists": pytest.approx(reading["kinds"]["whole"]["reader_seconds"]),
+        "lists": pytest.approx(reading["kinds"]["whole"]["reader_seconds"]),
     }
     # One process: what it took in all, start included.
     assert counted["seconds"]["value"] == pytest.approx(reading["seconds"])
@@ -108,7 +108,7 @@ def test_a_plan_reads_nothing_and_says_its_figures_as_json(plan, files):
     assert [*counted["reads"].values()] == [36, 0, 0, 36] * 2  # also by earlier names
     assert {kind["name"]: kind["left"] for kind in counted["kinds"]} == {
         "single passages": 24,
-        "whole lists": 12,
+        "lists": 12,
     }
     assert (counted["queries"], counted["actors"]) == (12, 1)
     assert counted["peak"] > 2**30  # what the model is taken to need

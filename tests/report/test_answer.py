@@ -197,7 +197,7 @@ def test_why_figures_are_undefined_is_counted_by_reason(tmp_path):
     most = max(set(notes), key=notes.count)
     assert len(set(notes)) > 1
     (line,) = (line for line in shown(result, tmp_path) if "correlation" in line)
-    assert f" {len(notes)} correlation" in line
+    assert line.startswith(f"{len(notes)} of {result.statistics.correlations.height} correlations ")
     assert f" {notes.count(most)} (" in line
     assert f" {len(notes) - notes.count(most)} for " in line
     commonest = {reason for reason in notes if notes.count(reason) == notes.count(most)}

@@ -122,7 +122,7 @@ def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
     if costs.rows:
         caption = (
             "LLM calls of this evaluation. Shared prefix: the share of prompt tokens that need no computation, since calls "
-            "begin alike. Seconds (s) of calls that ran together are split by tokens (~)."
+            "begin alike."
         )
         costs = replace(costs, caption=caption)
         yield Part("cost", "Cost", "What it cost", [costs], label=costs.title)

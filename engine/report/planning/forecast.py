@@ -19,7 +19,7 @@ from engine.report.layout import Grid, terminal_table
 from engine.sources.io.locations import Location
 
 BUDGET = re.compile(r"(\d+(?:\.\d+)?)(calls|reads|h|)")
-SINGLE_PASSAGES, WHOLE_LISTS = "single passages", "whole lists"
+SINGLE_PASSAGES, WHOLE_LISTS = "single passages", "lists"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Kind:
     """Reads of one kind: a line of the plan.
 
     Attributes:
-        name: "single passages", "whole lists", or the role that reads.
+        name: "single passages", "lists", or the role that reads.
         asked: reads of every run, with duplicates.
         stored: distinct reads in the store.
         left: distinct reads still to do.

@@ -42,7 +42,7 @@ def test_actors_share_the_reads_and_each_has_its_start_and_its_price():
 def test_kinds_add_up_as_far_as_all_figures_are_known():
     kinds = (
         unread("single passages", prompt_tokens=100, token_price=0.5),
-        unread("whole lists", left=3, prompt_tokens=50, seconds=2.0),
+        unread("lists", left=3, prompt_tokens=50, seconds=2.0),
     )
     both = add_up(kinds)
     assert (both.asked, both.stored, both.left, both.prompt_tokens) == (16, 4, 10, 150)
@@ -91,7 +91,7 @@ def test_a_plan_says_what_is_left_and_what_it_takes():
     lines = printed(
         plan(
             kind("single passages"),
-            kind("whole lists"),
+            kind("lists"),
             actors=4,
             notes=("a note",),
             settings=PlanSettings(pace="out"),
@@ -126,7 +126,7 @@ def test_a_plan_has_at_most_25_lines(readers):
     kinds = [
         kind(name, reader=f"reader {number}")
         for number in range(readers)
-        for name in ("single passages", "whole lists", "judge", "another")
+        for name in ("single passages", "lists", "judge", "another")
     ]
     settings = PlanSettings(pace="out", finish_in=2.0)
     more = {"actors": 9, "sampled": 4, "notes": ("a", "b")}
@@ -156,7 +156,7 @@ def test_times_have_two_or_three_digits(seconds, text):
 
 def test_ways_to_read_less_say_the_least_that_they_take():
     ways = Way("lists 0.4", 1, 0.5, known=True), Way("lazy", 0.1), Way("until", 0.25, 0.25)
-    forecast = plan(kind("single passages"), kind("whole lists"), ways=ways, actors=2)
+    forecast = plan(kind("single passages"), kind("lists"), ways=ways, actors=2)
     lines = printed(forecast)
     # 1,000 calls of each kind are left: a tenth of the passages and all lists, or a quarter of both.
     lazy = " ".join(line(lines, "with lazy, at least").split())
@@ -168,7 +168,7 @@ def test_ways_to_read_less_say_the_least_that_they_take():
 
 def test_each_row_has_its_price():
     """Of an actor's hours and of tokens, which passages and lists may have different ones of."""
-    kinds = kind("single passages", token_price=0.5), kind("whole lists", token_price=0.04)
+    kinds = kind("single passages", token_price=0.5), kind("lists", token_price=0.04)
     ways = (Way("lists 0.4", 1, 0.5, known=True),)
     for per_hour, costs in (
         (None, ["0.50", "0.0400", "0.54", "0.52"]),
@@ -178,11 +178,11 @@ def test_each_row_has_its_price():
         lines = printed(plan(*kinds, ways=ways, settings=asked, price_per_hour=per_hour))
         rows = [
             line(lines, name).split()[-1]
-            for name in ("single passages", "whole lists", "all", "with lists 0.4")
+            for name in ("single passages", "lists", "all", "with lists 0.4")
         ]
         assert rows == costs
         assert f"{'lists 0.4' if per_hour else 'evaluation'} keeps " in line(lines, "budget")
-    as_expected(printed(plan(kind("whole lists"))))
+    as_expected(printed(plan(kind("lists"))))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_only_ways_that_the_settings_allow_are_planned(tmp_path, options, runs, 
 def test_a_budget_chooses_the_first_way_that_keeps_to_it(budget, said):
     ways = (Way("lazy", 0.1), Way("until", 0.25, 0.25))
     asked = PlanSettings(pace="out", budget=budget)
-    kinds = kind("single passages"), kind("whole lists")
+    kinds = kind("single passages"), kind("lists")
     lines = printed(plan(*kinds, ways=ways, actors=2, settings=asked, price_per_hour=3.0))
     assert f" {said} " in line(lines, f"budget {budget}: ")
 
@@ -239,7 +239,7 @@ def test_a_budget_chooses_the_first_way_that_keeps_to_it(budget, said):
 def test_a_budget_needs_what_it_is_counted_in():
     for budget in ("5.00", "2h"):
         asked = PlanSettings(budget=budget)
-        lines = printed(plan(kind("whole lists", seconds=None), settings=asked, pace=None))
+        lines = printed(plan(kind("lists", seconds=None), settings=asked, pace=None))
         as_expected(line(lines, "budget"))
-    lines = printed(plan(kind("whole lists", token_price=4.0), settings=PlanSettings(budget="5")))
+    lines = printed(plan(kind("lists", token_price=4.0), settings=PlanSettings(budget="5")))
     as_expected(line(lines, "budget"))

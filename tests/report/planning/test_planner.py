@@ -151,7 +151,7 @@ def test_reads_are_counted_by_kind_as_the_evaluation_does_them(tmp_path):
     plan = planned(tmp_path, inputs(), settings)
     assert kinds(plan) == {
         "single passages": (7, 2, 0, 5),
-        "whole lists": (3, 1, 0, 2),
+        "lists": (3, 1, 0, 2),
         "judge": (7, 2, 0, 5),
     }
     assert plan.pace is None
@@ -160,7 +160,7 @@ def test_reads_are_counted_by_kind_as_the_evaluation_does_them(tmp_path):
     evaluate(inputs(), settings, store=tmp_path, executor=READER)
     assert kinds(planned(tmp_path, inputs(), settings)) == {
         "single passages": (7, 2, 5, 0),
-        "whole lists": (3, 1, 2, 0),
+        "lists": (3, 1, 2, 0),
         "judge": (7, 2, 5, 0),
     }
 
@@ -181,13 +181,13 @@ def test_sampled_lists_are_counted_as_the_evaluation_reads_them(tmp_path):
     settings = SETTINGS.but(resamples=200)
     plan = planned(tmp_path, given, settings)
     (way,) = (way for way in plan.ways if way.known)
-    lists = next(kind for kind in plan.kinds if kind.name == "whole lists")
+    lists = next(kind for kind in plan.kinds if kind.name == "lists")
     some = planned(tmp_path, given, settings.but(lists=share))
-    counted = next(kind for kind in some.kinds if kind.name == "whole lists")
+    counted = next(kind for kind in some.kinds if kind.name == "lists")
     assert 0 < counted.left < lists.left
     assert way.lists * lists.left == pytest.approx(counted.left)
     some = planned(tmp_path, given, settings.but(lists=2))
-    counted = next(kind for kind in some.kinds if kind.name == "whole lists")
+    counted = next(kind for kind in some.kinds if kind.name == "lists")
     assert counted.asked == 2 * given.runs["run"].n_unique()
 
 
@@ -202,7 +202,7 @@ def test_a_list_of_one_passage_is_the_read_of_the_passage(tmp_path):
     settings = Settings.of(k=1, annotators=("erag",), actors=0)
     plan = planned(tmp_path, inputs(), settings)
     # q1: d4; q2 and q3, of one text: d2.
-    assert kinds(plan) == {"single passages": (3, 1, 0, 2), "whole lists": (3, 3, 0, 0)}
+    assert kinds(plan) == {"single passages": (3, 1, 0, 2), "lists": (3, 3, 0, 0)}
 
 
 def results_of(evaluation, folder, start=0.0):

@@ -182,7 +182,7 @@ function took(seconds, role, kind) {
   const shown = (value) => `${value < 10 ? value.toPrecision(2) : value.toFixed()} s`;
   if (seconds !== undefined) return shown(seconds);
   const mean = role === 0 && data.seconds[kind];
-  return mean ? `read in a batch (mean of ${kind === "whole" ? "whole lists" : "single passages"}: ${shown(mean)})` : "seconds not known";
+  return mean ? `read in a batch (mean of ${kind === "whole" ? "lists" : "single passages"}: ${shown(mean)})` : "seconds not known";
 }
 
 // Which passages runs share, and which one lists alone, in words.
