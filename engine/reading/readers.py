@@ -292,10 +292,7 @@ def _make_prompt(
             model.path, model.name, template.system, trusted=trusted
         )
     known = controls.controls_of(
-        model.path,
-        model.digest,
-        sentinels=model.architecture == "encoder-decoder",
-        trusted=trusted,
+        model.path, model.digest, sentinels=model.architecture == "encoder-decoder", trusted=trusted
     )
     return make_prompt(
         template, task, model.architecture, augmentation, head=head, tail=tail, controls=known

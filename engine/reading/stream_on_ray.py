@@ -73,11 +73,7 @@ class OnRay:
     alone, on_ray = False, True
 
     def __init__(
-        self,
-        local: Local,
-        pool: Pool,
-        on_event: OnEvent = silent,
-        totals: PoolTotals | None = None,
+        self, local: Local, pool: Pool, on_event: OnEvent = silent, totals: PoolTotals | None = None
     ) -> None:
         self._local, self._pool = local, pool
         self._on_event, self._totals = on_event, totals or PoolTotals()

@@ -116,10 +116,7 @@ def summarize(
                 if table.in_summary
             },
             "versions": versions(PACKAGES),
-            "audit": audit_of(
-                origin or Origin(),
-                evaluation.sha256 or evaluation.inputs.sha256,
-            ),
+            "audit": audit_of(origin or Origin(), evaluation.sha256 or evaluation.inputs.sha256),
         }
     )
 

@@ -350,10 +350,7 @@ def _parsed_once(source: Path) -> Iterator[GGUFReader]:
 
     # transformers takes both from the package at each call.
     names = functools.cache(gguf.get_tensor_name_map)
-    with (
-        patch.object(gguf, "GGUFReader", shared),
-        patch.object(gguf, "get_tensor_name_map", names),
-    ):
+    with patch.object(gguf, "GGUFReader", shared), patch.object(gguf, "get_tensor_name_map", names):
         yield header
 
 
@@ -505,10 +502,7 @@ def _weight_files(source: Path) -> list[Path]:
     for name in names:
         if Path(name).name != name or not (source / name).is_file():
             raise InputError(
-                f"names {name!r}, which is not there",
-                "fetch it again",
-                "model.file",
-                path=index,
+                f"names {name!r}, which is not there", "fetch it again", "model.file", path=index
             )
     return [source / name for name in names]
 

@@ -236,10 +236,7 @@ class PackedModel:
         return parts, offsets, end
 
     def _prefill(
-        self,
-        sequences: Sequence[list[int]],
-        placed: _Places,
-        written: Sequence[Continuation] = (),
+        self, sequences: Sequence[list[int]], placed: _Places, written: Sequence[Continuation] = ()
     ) -> Iterator[None]:
         """Run the texts, and take each answer's first token, chunk by chunk."""
         parts, offsets, _ = placed

@@ -23,13 +23,7 @@ from engine.reading.local import Local, refuse_alike
 from engine.reading.plan import INPUTS, MadePlans, Plans, Unit
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.remote.reader import ApiReader, Reply
-from engine.reading.remote.specify import (
-    CUT_PROMPT,
-    PromptSize,
-    Window,
-    find_window,
-    is_in_doubt,
-)
+from engine.reading.remote.specify import CUT_PROMPT, PromptSize, Window, find_window, is_in_doubt
 
 # Reads in a handover. A killed process may lose as many.
 _PIECE = 16
@@ -139,11 +133,7 @@ def _settings_of(specs: Sequence[ReaderSpec]) -> ApiSettings:
 
 class _JobRequests:
     def __init__(
-        self,
-        plan: pl.DataFrame,
-        readers: Sequence[ApiReader],
-        limits: Limits,
-        job: _Job,
+        self, plan: pl.DataFrame, readers: Sequence[ApiReader], limits: Limits, job: _Job
     ) -> None:
         settings = limits.settings
         self._plan, self._readers, self._limits = plan, readers, limits

@@ -250,11 +250,7 @@ def _spread(ranges: Sequence[Range]) -> list[Range]:
 
 
 def _read(
-    files: InputFiles,
-    queries: pl.DataFrame,
-    rows: pl.DataFrame,
-    lists: Lists,
-    k: int,
+    files: InputFiles, queries: pl.DataFrame, rows: pl.DataFrame, lists: Lists, k: int
 ) -> EvaluationInputs:
     ordered = rows.sort(QUERY_ID, RANK).with_columns(pl.lit(None, pl.Int32).alias(STATED_RANK))
     by_run = {name: run for (name,), run in ordered.partition_by(RUN, as_dict=True).items()}

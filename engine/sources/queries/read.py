@@ -280,11 +280,7 @@ def joined(
             if found.setdefault(name, one).answers != one.answers and name in ids:
                 problem = f"query {quoted(one.query)} has other answers twice"
                 raise InputError(
-                    problem,
-                    "name queries by ids",
-                    "queries.differ",
-                    path=answers,
-                    line=one.line,
+                    problem, "name queries by ids", "queries.differ", path=answers, line=one.line
                 )
     numbering.check()
     others = count_strangers(

@@ -25,15 +25,7 @@ from engine.sources.io.files import atomic_path, write_parquet
 from engine.sources.io.locations import Location, suffix_of
 from engine.sources.io.parallel import mapped
 from engine.sources.passages.read import read_corpus, with_composed
-from engine.sources.runs.forms import (
-    GIVEN,
-    LINE,
-    MADE,
-    SCHEMA,
-    Batch,
-    of_dictionary,
-    read_records,
-)
+from engine.sources.runs.forms import GIVEN, LINE, MADE, SCHEMA, Batch, of_dictionary, read_records
 from engine.sources.runs.scan import WHAT, runs_within, scan_run
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK, TEXT, TITLE
 
