@@ -180,7 +180,7 @@ def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -
         values = _values(one, padded=padded)
         values = values if counted_tokens else [*values[:2], *values[-2:]]
         rows.append([name, *values, *([ratio] if compared else [])])
-    how = f" (~: of calls that ran together, split by {'tokens' if counted_tokens else 'calls'})"
+    how = f" (~: split by {'tokens' if counted_tokens else 'calls'})"
     return Grid("costs", "", head, rows, title=f"Cost of LLM calls{how * split}")
 
 

@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 
 from engine.ranking.measures import parse_measure
 from tests.expected import refused
-from tests.ranking.ragged import (
-    SEEDS,
-    Case,
-    Values,
-    assert_agree,
-    random_case,
-    score,
-    small_cases,
-)
+from tests.ranking.ragged import SEEDS, Case, Values, assert_agree, random_case, score, small_cases
 
 pytestmark = pytest.mark.filterwarnings("error")
 REL = 0.3

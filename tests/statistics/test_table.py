@@ -375,12 +375,7 @@ def test_the_best_run_is_chosen_with_its_leads():
 
 def test_a_lead_and_the_table_of_pairs_have_one_interval_and_one_p_value():
     rows = [("a", "P@3", ALIKE), ("b", "DCG@3", WHOLE)]
-    found = analyse(
-        scored(rows),
-        read_whole(WHOLE),
-        UNCERTAIN,
-        largest=lambda who, what: 2.0,
-    )
+    found = analyse(scored(rows), read_whole(WHOLE), UNCERTAIN, largest=lambda who, what: 2.0)
     pairs = {
         (row["annotator"], row["run"], row["run_b"]): row for row in found.run_pairs.to_dicts()
     }

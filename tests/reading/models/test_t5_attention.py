@@ -170,12 +170,7 @@ def test_neighbours_are_one_product_and_nothing_is_copied():
 
 def make(lengths):
     return Encodings(
-        lengths,
-        layers=1,
-        heads=2,
-        head_width=3,
-        dtype=torch.bfloat16,
-        device=torch.device("cpu"),
+        lengths, layers=1, heads=2, head_width=3, dtype=torch.bfloat16, device=torch.device("cpu")
     )
 
 

@@ -76,12 +76,7 @@ def encode(text):
 
 def fitted(limit, head="answer briefly", tail_marker=" question"):
     return fit(
-        encode(TEXT),
-        TEXT,
-        head=encode(head),
-        limit=limit,
-        tail_marker=tail_marker,
-        encode=encode,
+        encode(TEXT), TEXT, head=encode(head), limit=limit, tail_marker=tail_marker, encode=encode
     )
 
 
