@@ -121,7 +121,7 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     for name in (*input_tables(), "answers"):
         if settings.get(name):
             yield f"{name} {_cut(_file(settings[name]))}"
-    if settings["end_to_end"] == "recorded":
+    if settings.get("end_to_end") == "recorded":
         recorded = _some([_cut(_file(path)) for path in settings.get("outputs", ())])
         yield f"end to end: recorded answers{f' ({recorded})' * bool(recorded)}"
     whole = settings["relevant"]
