@@ -28,7 +28,7 @@ from engine.evaluation.jobs import (
     specify_jobs,
     tell_engines,
 )
-from engine.evaluation.kept import UNKEPT, ShardFolder, bounds_kept
+from engine.evaluation.kept import UNKEPT, ShardFolder
 from engine.evaluation.plan import with_share
 from engine.evaluation.read import JobReads, Readers, read_and_score, refuse_many
 from engine.evaluation.score import ShardScores, label, merge, pairs_to_label, split_measures
@@ -120,7 +120,6 @@ def evaluate_shards(
                 tell_engines(run.jobs, conditions[0], context.on_event)
                 run, noted = _read(run, left, readers, in_rounds=in_rounds)
             refuse_many(run, readers.reads)
-        held.enter_context(bounds_kept())
         evaluations = [
             replace(
                 _concluded(run, condition, readers.reads),

@@ -2,14 +2,13 @@
 
 Tables of passages (labels, traces, reads) are files, one for each shard. Small results for the conclusion (scores by
 query, notes, counts) are further files. A shard's last file is its manifest, with the digests of the others: it
-marks a finished shard. The cache directory keeps bounds of inverted tests.
+marks a finished shard.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -17,23 +16,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from engine import tables
 from engine.evaluation.score import ShardScores
 from engine.inputs.shards import Shard
-from engine.machine.model_files import cache_directory
-from engine.messages.errors import InputError, WriteError
+from engine.messages.errors import InputError
 from engine.messages.notes import Note
 from engine.reading.outputs import OutputCounts
 from engine.sources.io.digests import digest, sealed_json, unsealed_json
-from engine.sources.io.files import flush, write_text
+from engine.sources.io.files import flush
 from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
 from engine.sources.io.parallel import mapped
 from engine.sources.io.parquet import read_parquet
-from engine.statistics import methods
 
 # Prefix of file names in the delivered folder of a table of passages.
 _PART = "part-"
@@ -51,20 +47,6 @@ _OF_QUERIES = ("query_scores", "reordered", "downstream", "undefined", "label_li
 # Fields of ``ShardScores`` that a manifest has unchanged, and their keys.
 _AS_NAMED = ("queries", "passages", "real_valued", "largest", "truncated", "left_out", "cut_runs")
 _SMALL = {"labelled_queries": "judged", **{name: name for name in (*_AS_NAMED, "lengths")}}
-
-
-@contextlib.contextmanager
-def bounds_kept() -> Iterator[None]:
-    """Keep bounds of inverted tests in a file, by code and NumPy: a study of cached reads takes a third less time."""
-    code = Path(methods.__file__).read_bytes() + np.__version__.encode()
-    file, known = cache_directory() / "bounds" / digest(code), methods.BOUNDS
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        known.update(json.loads(file.read_text(encoding="utf-8")))
-    before = len(known)
-    yield
-    if len(known) != before:
-        with contextlib.suppress(OSError, WriteError):  # a later evaluation finds them again
-            write_text(json.dumps(known), file)
 
 
 @dataclass(frozen=True)

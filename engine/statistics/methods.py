@@ -15,10 +15,9 @@ measures and the outcome, or the outcomes, together.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import sub
 from typing import Any, Literal
 
@@ -85,7 +84,7 @@ def inverted(
         size: the number of queries in a drawn table; None for n.
     """
     table = table_of(x, y)
-    return _known(table, _ONE, confidence, draws, seed, size)
+    return _inverted(table.tobytes(), table.shape, _ONE, confidence, draws, seed, size)
 
 
 def inverted_difference(
@@ -111,7 +110,7 @@ def inverted_difference(
     if math.prod(len(np.unique(side)) for side in sides) > MOST_CELLS:
         return None
     table = table_of(*sides)
-    return _known(table, parts, confidence, draws, seed, None)
+    return _inverted(table.tobytes(), table.shape, parts, confidence, draws, seed)
 
 
 def table_of(*sides: Floats) -> npt.NDArray[np.int64]:
@@ -122,28 +121,18 @@ def table_of(*sides: Floats) -> npt.NDArray[np.int64]:
     return np.bincount(cells, minlength=math.prod(shape)).reshape(shape)
 
 
-# Bounds by a digest of all that they follow from; measures that agree on every query (P@1, RR@1, ...) share them.
-BOUNDS: dict[str, Bounds] = {}
-_MOST_BOUNDS = 10_000
-
-
-def _known(table: npt.NDArray[np.int64], *options: Any) -> Bounds:
-    key = hashlib.sha256(table.tobytes() + repr((table.shape, *options)).encode()).hexdigest()
-    if (bounds := BOUNDS.get(key)) is None:
-        if len(BOUNDS) >= _MOST_BOUNDS:
-            BOUNDS.clear()
-        bounds = BOUNDS[key] = _inverted(table, *options)
-    return bounds
-
-
+# Measures that agree on every query (P@1, RR@1, ...) have the same table.
+@lru_cache(maxsize=1024)
 def _inverted(
-    table: npt.NDArray[np.int64],
+    counts: bytes,
+    shape: tuple[int, ...],
     parts: Parts,
     confidence: float,
     draws: int,
     seed: int,
-    size: int | None,
+    size: int | None = None,
 ) -> Bounds:
+    table = np.frombuffer(counts, dtype=np.int64).reshape(shape)
     n, seen = size or int(table.sum()), table / table.sum()
     draws = min(draws, max(_LEAST_DRAWS, _MOST_DRAWN_CELLS // table.size))
     axes = range(table.ndim)

@@ -242,7 +242,7 @@ def test_more_confidence_and_fewer_queries_are_wider():
     assert width < np.ptp(bounds(table, confidence=0.99)[0])
     assert width > np.ptp(bounds(10 * table)[0])
     assert (bounds(table, seed=1) != bounds(table)).any()
-    methods.BOUNDS.clear()
+    methods._inverted.cache_clear()
     assert np.ptp(bounds(table)[0]) == width
 
 
