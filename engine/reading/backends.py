@@ -25,8 +25,7 @@ class Backend(Protocol):
     """Does the reads of readers that share a model: ``Local``, its kinds, or ``stream_on_ray.OnRay``.
 
     Attributes:
-        actors: the most actors that there may be, for which units are cut.
-        gpu: whether units have the size for GPUs.
+        actors, gpu: the most actors that there may be, and whether they have GPUs: units are cut for them.
         alone: whether a function reads here, whose units are not cut small.
     """
 
@@ -55,7 +54,7 @@ def backend_for(
     """Choose the backend of reads; starts Ray if it is needed and not running.
 
     Args:
-        local: hosts the readers, in this process or on actors, or the program that reads in their place.
+        local: hosts the readers, here or on actors, or the program that reads in their place.
         size: bytes of the inputs, if this process sends them to actors.
         folders: folders that actors read and write.
         on_event: receives a line when nodes come or go, actors restart, or the pool waits.
@@ -97,8 +96,7 @@ class NamedExecutor:
     Attributes:
         name: name of the executor, with everything that decides its outputs (model, version, settings): stored reads
             count as its own while the name is the same; an InputError if empty.
-        function: takes the planned reads, their units, and the specification of the reader that it replaces,
-            and yields the outputs of every unit.
+        function: yields the outputs of the planned reads, unit by unit.
     """
 
     name: str

@@ -1,16 +1,12 @@
-"""Do planned reads in this process, by a model, a function, or a user's program.
-
-Readers that share a model are loaded together and read shard by shard; a reader's place among them is its role.
-"""
+"""Do planned reads in this process, by a model, a function, or a user's program."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -40,7 +36,7 @@ from engine.reading.protocol import (
     versions,
 )
 from engine.sources.io.folders import Folder
-from engine.sources.io.parallel import ahead
+from engine.sources.io.parallel import ahead, mapped
 
 # A user's program: takes planned reads, their units, and the reader that it replaces.
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
@@ -49,7 +45,7 @@ USER_ERRORS = (InputError, WriteError, ReadError)
 
 
 class Local:
-    """Reads in this process, with models or functions, which are loaded for their first units.
+    """Reads in this process; readers that share a model are loaded for their first units, and are roles by their place.
 
     Args:
         places: stores by reader; None if its reads are not kept.
@@ -93,12 +89,15 @@ class Local:
         return self.readers[role]
 
     def read(self, plans: Plans) -> Iterator[UnitResult]:
-        """As ``Backend.read``, in the order of the shards."""
+        """As ``Backend.read``, in the order of the shards; a thread commits a unit during the next one."""
         size, seconds = [0] * len(self.specs), [0.0] * len(self.specs)
 
         def pace_of(_: int, role: int) -> float | None:
             return size[role] / seconds[role] if seconds[role] else None
 
+        # Requests and programs go on during a commit by themselves.
+        commits_here = self.bounds_itself or self.executor is not None
+        committed = map if commits_here else partial(mapped, to_the_end=True)
         for shard in plans.shards:
             made = [plans(shard, role) for role in range(len(self.specs))]
             units, offset = list[Unit](), 0
@@ -108,39 +107,24 @@ class Local:
                 units += plan.units(pace_of, number=len(units), offset=offset)
                 offset += plan.reads.height
                 size[role] += plan.size
-            for result in self._read_units(made, units) if units else ():
+            for result in committed(self.commit, self._results(made, units)) if units else ():
                 seconds[result.plan.role] += result.seconds
                 yield result
 
-    def _read_units(self, made: Sequence[ReadPlan], units: Sequence[Unit]) -> Iterator[UnitResult]:
-        """Read the units of a shard's plans; no unit begins that would exceed a bound.
-
-        A thread commits a unit during the next one, even if reading ends early.
-        """
+    def _results(self, made: Sequence[ReadPlan], units: Sequence[Unit]) -> Iterator[UnitResult]:
+        """Read the units of a shard's plans; no unit begins that would exceed a bound."""
         limits, whole = limits_of(self.bounds), pl.concat([plan.reads for plan in made])
-        left, waiting = whole.height, deque[Future[UnitResult]]()
-        # Requests and programs go on meanwhile by themselves.
-        most_waiting = 0 if self.bounds_itself or self.executor else 1
+        left = whole.height
         limits.see(1)
         if not self.bounds_itself:  # before a reader is loaded, or a program called
             limits.require()
-        with ThreadPoolExecutor(1) as thread:
-            try:
-                for result in self.run(whole, units):
-                    unit = result.unit
-                    limits.took.append(result.seconds)
-                    reads = whole.slice(unit.offset, unit.length)
-                    planned = result.planned(made[unit.reader], reads)
-                    waiting.append(thread.submit(self.commit, planned))
-                    if len(waiting) > most_waiting:
-                        yield waiting.popleft().result()
-                    left -= unit.length
-                    if left and not self.bounds_itself:
-                        limits.require()
-            except Exception:  # after the earlier results
-                yield from (future.result() for future in waiting)
-                raise
-            yield from (future.result() for future in waiting)
+        for result in self.run(whole, units):
+            unit = result.unit
+            limits.took.append(result.seconds)
+            left -= unit.length
+            yield result.planned(made[unit.reader], whole.slice(unit.offset, unit.length))
+            if left and not self.bounds_itself:
+                limits.require()
         if left:
             raise ReadError(f"{left} reads were lost on the way; run again")
 
@@ -155,22 +139,22 @@ class Local:
         for role in {unit.reader for unit in units}:
             self.reader(role)  # in the thread that reads
 
-        def started(unit: Unit) -> Callable[[], UnitResult]:
+        def started(unit: Unit) -> tuple[Unit, list[list[str]], Finish]:
             inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
-            return partial(self.read_unit, unit, inputs, start(self.reader(unit.reader), inputs))
+            return unit, inputs, start(self.reader(unit.reader), inputs)
 
-        for finish in ahead(map(started, units)):
-            yield finish()
+        for unit_started in ahead(map(started, units)):
+            yield self.read_unit(*unit_started)
 
     def read_unit(
         self, unit: Unit, inputs: Sequence[Sequence[str]], finish: Finish | None = None
     ) -> UnitResult:
-        """Read a unit, by ``finish`` if it has started; after an error read by read, so that a bad read
-        fails alone. All reads of a call fail if the reader is a function, which may pay for prompts.
+        """Read a unit, by ``finish`` if it has started; after an error read by read, so that a bad read fails alone.
+
+        All reads of a call fail if the reader is a function, which may pay for prompts.
 
         Raises:
-            ReadError: all reads of a reader's first unit (for a function, of its first two) fail alike, because the reader
-                raises or lacks memory.
+            ReadError: all reads of a reader's first unit (for a function, of its first two) fail alike.
             InputError: raised by the reader.
         """
         role, reader, start = unit.reader, self.reader(unit.reader), time.perf_counter()
@@ -178,12 +162,8 @@ class Local:
         try:
             outputs = finish() if finish else reader.read(inputs)
         except Exception as error:
-            # An InputError means unusable results of a user's reader, for other reads too.
-            if isinstance(error, InputError) or is_fatal(error):
-                raise
-            is_function = isinstance(reader, FunctionReader)
+            reason, is_function = _reason_of(error), isinstance(reader, FunctionReader)
             if is_function:
-                reason = reason_of(error)
                 if len(inputs) > 1:  # a function can mark single failed prompts
                     reason += ", and its call failed as a whole: an error in the place of a text fails that read alone"
                 outputs = [ReadOutput.failed(reason)] * len(inputs)
@@ -250,6 +230,11 @@ def _read_alone(reader: Reader, inputs: Sequence[str]) -> ReadOutput:
     try:
         return reader.read([inputs])[0]
     except Exception as error:
-        if isinstance(error, InputError) or is_fatal(error):
-            raise
-        return ReadOutput.failed(reason_of(error))
+        return ReadOutput.failed(_reason_of(error))
+
+
+def _reason_of(error: Exception) -> str:
+    """The reason of a failed read; raises the error if other reads will fail, too, as a reader's InputError says."""
+    if isinstance(error, InputError) or is_fatal(error):
+        raise error
+    return reason_of(error)

@@ -47,10 +47,7 @@ OUTPUT_COLUMNS: tables.Schema = {column.name: _KNOWN[column.name] for column in 
 
 @dataclass(frozen=True)
 class Unit:
-    """Rows ``offset`` to ``offset + length`` of a plan, for the reader of this role.
-
-    A unit is a task and a commit to the store, and the most that a crash can lose per actor.
-    """
+    """Rows of a plan for the reader of this role: a task, a commit, and the most that a crash can lose per actor."""
 
     number: int
     offset: int
@@ -113,9 +110,8 @@ def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:
 def longest_first(missing: pl.DataFrame, spec: ReaderSpec) -> pl.DataFrame:
     """The plan: the missing reads with columns ``size`` and ``group``, the longest first.
 
-    Reads that share a computed part form a group: reads of a query if they have several
-    inputs, else some reads that begin with the same passage. The largest group comes first, so that no
-    actor waits for a long one at the end. The order depends on the reads alone.
+    Reads that share a computed part form a group: reads of a query if they have several inputs, else some reads
+    that begin with the same passage. The largest comes first, so that no actor waits for it at the end.
     """
     lead, inputs = len(spec.shared_prefix), pl.col(INPUTS).list
     # A quarter of the characters beyond the shared prefix: only the reader tokenizes texts.
@@ -135,11 +131,9 @@ class ReadPlan:
 
     Attributes:
         reads: as ``longest_first`` gives them; empty if everything is stored.
-        wanted: distinct reads of the reader in the shard.
-        reused: wanted reads that are stored, or that another reader of the evaluation does.
+        wanted, reused: distinct reads of the reader in the shard, and the part that is stored or that another reader does.
         role: the place of the reader among the readers that share a model.
         span: the buckets of the shard's queries (``store.add``); None for any.
-        damaged: damaged files of the store.
         last: whether this reader reads nothing else of the shard, whatever these outputs are.
         least, first, most: sizes of a unit: the minimum, the size at an unknown pace, and the maximum.
         sharing: number of actors that read it; units shrink towards the end.
@@ -173,24 +167,24 @@ class ReadPlan:
     def sized(self, total: int, *, actors: int, gpu: bool, alone: bool = False) -> ReadPlan:
         """The plan with units for so many actors, which read ``total`` (in sizes) together."""
         first = unit_tokens(total, actors=actors, gpu=gpu, alone=alone)
-        least = first if alone else max(1, first // 4)
-        most = first if alone else max(first, total // (8 * actors))
-        return replace(self, least=least, first=first, most=most)
+        if alone:
+            return replace(self, least=first, first=first, most=first)
+        most = max(first, total // (8 * actors))
+        return replace(self, least=max(1, first // 4), first=first, most=most)
 
     def unit_size(self, pace: float | None) -> int:
         """The size of a unit that takes ``UNIT_SECONDS`` at a pace, in sizes a second."""
         if pace is None:
             return self.first
-        return max(1, min(self.most, max(self.least, int(pace * UNIT_SECONDS))))
+        return min(self.most, max(self.least, int(pace * UNIT_SECONDS)))
 
     def units(
         self, pace_of: PaceOf = lambda number, role: None, *, number: int = 0, offset: int = 0
     ) -> Iterator[Unit]:
         """Its units, the first with this number and offset; a unit is cut on demand.
 
-        A unit has at least one group, and otherwise at most ``unit_size`` at its pace. If several actors share them, it is
-        at most a part of the remaining size, so that actors of different speed end together (guided self-scheduling:
-        Polychronopoulos & Kuck 1987).
+        A unit has at least one group, otherwise at most ``unit_size`` at its pace, and at most a part of the remaining
+        size if several actors share them, so that they end together (guided self-scheduling: Polychronopoulos & Kuck 1987).
         """
         groups = self.reads.group_by(GROUP, maintain_order=True).agg(pl.len(), pl.col(SIZE).sum())
         left, filled, length, most = self.behind + self.size, 0, 0, 0
@@ -210,8 +204,7 @@ class ReadPlan:
 class Plans(Protocol):
     """Plans the reads of shards, on any worker, for readers that share a model.
 
-    Planning a shard again, for units on a lost node, gives the same plan despite new reads in
-    the store. The code that cuts it keeps the pace of every unit.
+    Planning a shard again, for units on a lost node, gives the same plan despite new reads in the store.
     """
 
     @property
@@ -243,18 +236,17 @@ class MadePlans:
 def unit_tokens(total: int, *, actors: int, gpu: bool, alone: bool = False) -> int:
     """Size of a unit at an unknown pace: a device batch on a CPU, half a batch on a GPU; an actor has eight at least.
 
-    Half a batch takes a slow GPU (1,000 tokens a second) half a minute; smaller units are more than two cores can
-    handle for 64 actors. A function that reads ``alone`` takes a full unit per call, since no actor waits for it.
+    Half a batch takes a slow GPU (1,000 tokens a second) half a minute; smaller units for 64 actors are too many for
+    two cores. A function that reads ``alone`` takes a full unit per call, since no actor waits for it.
     """
     most = GPU_BATCH_TOKENS // 2 if gpu else CPU_BATCH_TOKENS
     return most if alone else max(1, min(most, total // (8 * actors)))
 
 
 def shared_pace(paces: Sequence[float], actors: int = 0) -> float | None:
-    """The slowest actor's pace, in sizes a second, for cutting units that any of several actors may get.
+    """The slowest actor's pace, in sizes a second, for units that any actor may get; an unknown pace counts as the mean.
 
-    It is at least an eighth of the mean, and large enough that all actors together end at most 40 units a second,
-    since units cost the driver time: a thousand actors have units of 25 s. Actors of unknown pace count as the mean.
+    It is high enough for the most units a second: a thousand actors have units of 25 s.
     """
     if not paces:
         return None
