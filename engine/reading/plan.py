@@ -35,12 +35,8 @@ _SLOWEST, _UNITS_A_SECOND = 1 / 8, 40.0
 
 # The pace for which a unit is cut, by its number and role, in sizes a second; None if unknown.
 PaceOf = Callable[[int, int], float | None]
-WANTED: tables.Schema = {
-    READ_KEY: pl.String(),
-    QUERY_ID: pl.String(),
-    DOC_IDS: pl.List(pl.String()),
-    INPUTS: pl.List(pl.String()),
-}
+WANTED: tables.Schema = {name: tables.READS[name] for name in (READ_KEY, QUERY_ID, DOC_IDS)}
+WANTED[INPUTS] = pl.List(pl.String())
 _KNOWN = tables.READS | {FAILURE: pl.String()}
 OUTPUT_COLUMNS: tables.Schema = {column.name: _KNOWN[column.name] for column in fields(ReadOutput)}
 
