@@ -14,8 +14,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from scipy.stats import binomtest
-
 
 class Ratio(NamedTuple):
     """Ratio of one side's time to another's: the median of the rounds, the least and the most."""
@@ -140,6 +138,8 @@ def write_report(
 
 def beyond(hits: int, trials: int, *, least: float = 0.0, most: float = 1.0) -> bool:
     """Whether a share lies beyond its limits by more than chance explains (exact 99% interval)."""
+    from scipy.stats import binomtest  # takes 70 MiB, which measured processes are spared
+
     if trials == 0:
         return False
     low, high = binomtest(hits, trials).proportion_ci(0.99)

@@ -42,8 +42,8 @@ ROWS: tables.Schema = {**tables.RUNS, RUN: pl.UInt32()}
 BUCKET = "bucket"
 # More would have more files open at a time than a process may.
 MOST_PARTS = 256
-# Bytes of runs, measured as TREC text, to order at a time: some 200,000 rows.
-_PART_BYTES = 8 << 20
+# Bytes of runs, measured as TREC text, to order at a time: some 100,000 rows.
+_PART_BYTES = 4 << 20
 _GIVE_TEXTS = "give `corpus`, or write the texts of passages into the run"
 
 

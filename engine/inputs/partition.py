@@ -218,6 +218,7 @@ def partition(
         place = folder / key
         manifest = _write(inputs, lists, passages, place, pairs_per_shard, on_progress)
     place.write(_MANIFEST, sealed_json(manifest))
+    give_back_freed_memory()
     written = _opened(manifest, place, folder / _PASSAGES, files)
     what = "damaged file[|s] of inputs in shards [was|were] made again: check the disk"
     again = [count_note("damaged_inputs", len(damaged), what)] if damaged else []

@@ -28,8 +28,8 @@ from engine.sources.io.records import SkipBad, read_csv_records, read_json_recor
 from engine.tables import ARTICLE_ID, DOC_ID, TEXT, TITLE
 
 ROW = "row"
-# Passages of a batch.
-_ROWS = 20_000
+# Passages of a batch, of which Arrow, Polars and SQLite have a copy each.
+_ROWS = 5_000
 
 _WHAT = "a corpus: JSONL, JSON, CSV or Parquet with doc_id, title, text (and article_id)"
 _WIKIPEDIA_ID = "wikipedia_id"

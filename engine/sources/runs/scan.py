@@ -55,7 +55,7 @@ from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
 _BLOCK = 4 << 20
 # Bytes of fewer than some 500 lines, for which it is not worth while to call Arrow.
 _SMALL = 1 << 15
-_ROWS = 100_000
+_ROWS = 50_000
 # Records of a Parquet file per batch.
 _RECORDS = 10_000
 # A dictionary whose first list holds scores, and no passages.
