@@ -30,7 +30,7 @@ _LEAST = 1024
 # Seconds of a unit at a measured pace: short, so that a crash loses little; long beside the driver's work per unit.
 UNIT_SECONDS = 4.75
 # The slowest actor counts as this share of the mean at least. All actors together end at most so many units a
-# second: a driver handles some 60 to 100 a second on a core.
+# second: a driver handles some 60 to 100 a second on a core. A thousand actors have units of 25 s.
 _SLOWEST, _UNITS_A_SECOND = 1 / 8, 40.0
 
 # The pace for which a unit is cut, by its number and role, in sizes a second; None if unknown.
@@ -127,7 +127,7 @@ class ReadPlan:
 
     Attributes:
         reads: as ``longest_first`` gives them; empty if everything is stored.
-        wanted, reused: distinct reads of the reader in the shard, and the part that is stored or that another reader does.
+        wanted, reused: distinct reads of the reader in the shard; the part that is stored, or that another reader does.
         role: the place of the reader among the readers that share a model.
         span: the buckets of the shard's queries (``store.add``); None for any.
         last: whether this reader reads nothing else of the shard, whatever these outputs are.
@@ -179,8 +179,8 @@ class ReadPlan:
     ) -> Iterator[Unit]:
         """Its units, the first with this number and offset; a unit is cut on demand.
 
-        A unit has at least one group, otherwise at most ``unit_size`` at its pace, and at most a part of the remaining
-        size if several actors share them, so that they end together (guided self-scheduling: Polychronopoulos & Kuck 1987).
+        A unit has at least one group, otherwise at most ``unit_size``, and at most a part of the remaining size if several
+        actors share them, so that all end together (guided self-scheduling: Polychronopoulos & Kuck 1987).
         """
         groups = self.reads.group_by(GROUP, maintain_order=True).agg(pl.len(), pl.col(SIZE).sum())
         left, filled, length, most = self.behind + self.size, 0, 0, 0
@@ -198,10 +198,7 @@ class ReadPlan:
 
 
 class Plans(Protocol):
-    """Plans the reads of shards, on any worker, for readers that share a model.
-
-    Planning a shard again, for units on a lost node, gives the same plan despite new reads in the store.
-    """
+    """Plans the reads of shards for readers that share a model; the same again for units on a lost node, on any worker."""
 
     @property
     def shards(self) -> Sequence[int]:
@@ -240,10 +237,7 @@ def unit_tokens(total: int, *, actors: int, gpu: bool, alone: bool = False) -> i
 
 
 def shared_pace(paces: Sequence[float], actors: int = 0) -> float | None:
-    """The slowest actor's pace, in sizes a second, for units that any actor may get; an unknown pace counts as the mean.
-
-    It is high enough for the most units a second: a thousand actors have units of 25 s.
-    """
+    """The slowest actor's pace, in sizes a second, for units of any actor; an unknown pace counts as the mean."""
     if not paces:
         return None
     mean, actors = sum(paces) / len(paces), max(actors, len(paces))
