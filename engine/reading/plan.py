@@ -179,7 +179,7 @@ class ReadPlan:
     ) -> Iterator[Unit]:
         """Its units, the first with this number and offset; a unit is cut on demand.
 
-        A unit has at least one group, otherwise at most ``unit_size``, and at most a part of the remaining size if several
+        A unit has at least one group, otherwise at most ``unit_size``, and at most a part of the rest if several
         actors share them, so that all end together (guided self-scheduling: Polychronopoulos & Kuck 1987).
         """
         groups = self.reads.group_by(GROUP, maintain_order=True).agg(pl.len(), pl.col(SIZE).sum())
@@ -198,7 +198,7 @@ class ReadPlan:
 
 
 class Plans(Protocol):
-    """Plans the reads of shards for readers that share a model; the same again for units on a lost node, on any worker."""
+    """Plans the reads of shards for readers that share a model, on any worker; again the same for a lost node."""
 
     @property
     def shards(self) -> Sequence[int]:
