@@ -41,6 +41,7 @@ NAMES = (
     "table_one",
     "chunking",
     "page",
+    "agents",
 )
 # Needs the results of a user's evaluation, or makes questions for one, so the page cannot run it by itself.
 OF_RESULTS = ("tasks",)
