@@ -121,7 +121,8 @@ def next_searches(question: str, passages: Sequence[Passage]) -> tuple[str, str]
 
 
 def _words(text: str) -> list[str]:
-    return [word for word in _WORD.findall(text.lower()) if word not in COMMON]
+    found = (word.removesuffix("'s") for word in _WORD.findall(text.lower()))
+    return [word for word in found if word not in COMMON]
 
 
 def _names(sentence: str) -> list[str]:
