@@ -73,6 +73,7 @@ MEASURES = (f"Success@{K}", f"nDCG@{K}")
 # Passages per list to fuse, as in ``benchmarks.tasks.retrieve``.
 _FUSED = 100
 _MOST_NAMES = 3
+_LISTED = "passages"
 _LEVEL = 0.95
 
 Retriever = Callable[[pl.DataFrame], pl.DataFrame]
@@ -135,21 +136,20 @@ def _names(sentence: str) -> list[str]:
 
 
 def searches(
-    run: str, retriever: Retriever, queries: pl.DataFrame, corpus: pl.DataFrame
+    retriever: Retriever, first: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
 ) -> Records:
-    """The agent's searches for all queries, as records of traces, by query and step."""
+    """The agent's searches for all queries, as records of traces, by query and step; ``first``: the lists for these."""
     texts = {row[0]: Passage(*row) for row in corpus.select(DOC_ID, TITLE, TEXT).iter_rows()}
     asked = dict(queries.select(QUERY_ID, QUERY).iter_rows())
     traces: dict[str, Records] = {query_id: [] for query_id in asked}
-    due, last = dict(asked), dict.fromkeys(asked, "")
+    due, last, found = dict(asked), dict.fromkeys(asked, ""), _lists(first)
     for step in (1, 2, 3):
-        found = _lists(retriever(pl.DataFrame({QUERY_ID: [*due], QUERY: [*due.values()]})))
         following = {}
         for query_id, search in due.items():
-            seen = {doc_id for record in traces[query_id] for doc_id in record["passages"]}
+            seen = {doc_id for record in traces[query_id] for doc_id in record[_LISTED]}
             listed = found.get(query_id, [])[:SEEN]
-            record = {RUN: run, QUERY_ID: query_id, STEP: step, SEARCH: search, "passages": listed}
-            traces[query_id].append(record)
+            searched = {RUN: first[RUN][0], QUERY_ID: query_id, STEP: step, SEARCH: search}
+            traces[query_id].append(searched | {_LISTED: listed})
             if step == 1:
                 passages = [texts[doc_id] for doc_id in listed]
                 following[query_id], last[query_id] = next_searches(asked[query_id], passages)
@@ -157,6 +157,7 @@ def searches(
                 following[query_id] = last[query_id]
         if not (due := following):
             break
+        found = _lists(retriever(pl.DataFrame({QUERY_ID: [*due], QUERY: [*due.values()]})))
     return [record for records in traces.values() for record in records]
 
 
@@ -186,6 +187,7 @@ def answers(
         annotators="erag",
         k=K,
         measures=MEASURES[0],
+        actors=0,
         progress=False,
         store=store,
     )
@@ -238,9 +240,10 @@ def measure(folder: Path, most: int, reader: str) -> dict[str, Path]:
     records: Records = []
     runs = []
     for name, retriever in retrievers(corpus, folder / "indexes").items():
-        records += searches(name, retriever, queries, corpus)
+        first = retriever(queries)
         runs.append(folder / f"{name}.parquet")
-        write_run(retriever(queries).filter(pl.col(RANK) <= K), runs[-1])
+        write_run(first.filter(pl.col(RANK) <= K), runs[-1])
+        records += searches(retriever, first, queries, corpus)
     augmentation: Augmentation = "fid" if reader == BUNDLED_FID else "in-prompt"
     store = folder / "store"
     records += answers(records, queries, corpus, reader, store=store, augmentation=augmentation)

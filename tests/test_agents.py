@@ -66,8 +66,8 @@ def test_without_passages_the_question_is_searched_again():
 
 
 def test_traces_are_valid_and_the_same_every_time(queries, corpus):
-    records = agents.searches("words", by_words, queries, corpus)
-    assert records == agents.searches("words", by_words, queries, corpus)
+    records = agents.searches(by_words, by_words(queries), queries, corpus)
+    assert records == agents.searches(by_words, by_words(queries), queries, corpus)
     traces = read_traces(records, carried=False)
     searched = traces.steps.select("query_id", "step", "search", "doc_ids").rows()
     # Two words of q1 are in d2; "Albania" and "selenizza" are both in d1, "Albania" and "capital" in d2, which is later.
@@ -79,7 +79,7 @@ def test_traces_are_valid_and_the_same_every_time(queries, corpus):
 
 
 def test_a_third_search_follows_a_second_that_found_nothing_new(queries, corpus):
-    records = agents.searches("words", by_words, queries, corpus)
+    records = agents.searches(by_words, by_words(queries), queries, corpus)
     searched = [(one["query_id"], one["search"], *one["passages"]) for one in records][2:]
     assert searched == [
         ("q2", QUERIES["q2"], "d3"),
@@ -92,7 +92,7 @@ def test_a_third_search_follows_a_second_that_found_nothing_new(queries, corpus)
 
 
 def test_the_answer_is_the_readers_from_all_passages(queries, corpus, tmp_path):
-    records = agents.searches("words", by_words, queries, corpus)
+    records = agents.searches(by_words, by_words(queries), queries, corpus)
 
     def reader(prompts):
         return [
