@@ -67,7 +67,7 @@ from engine.tables import (
 )
 
 FURTHER = Path(__file__).with_name("tasks") / "further-two-hop.jsonl"
-# Passages of a search that the agent looks at; and of a list that is read whole: those of two searches.
+# Passages of a search that the agent looks at; passages of a list that is read whole, which holds two searches.
 SEEN, K = 3, 6
 MEASURES = (f"Success@{K}", f"nDCG@{K}")
 # Passages per list to fuse, as in ``benchmarks.tasks.retrieve``.
@@ -104,8 +104,8 @@ class Passage(NamedTuple):
 def next_searches(question: str, passages: Sequence[Passage]) -> tuple[str, str]:
     """The second search, and the third, which is for the case that the second finds nothing new.
 
-    The words of a sentence are its own and those of its title; a word of the question counts the more, the fewer
-    sentences have it. Of the sentence's names, those that the question lacks are searched for, else its title.
+    Words of its title count as words of a sentence; a word of the question counts the more, the fewer sentences have
+    it. The names in the best sentence that the question lacks are searched for, or its title if it has none.
     """
     sentences = [(one.title, part) for one in passages for part in _SENTENCE.split(one.text)]
     words = dict.fromkeys(_words(question))
