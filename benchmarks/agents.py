@@ -13,6 +13,7 @@ answers; beside them, each retriever's list for the question alone is evaluated 
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -44,11 +45,13 @@ from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
 from engine.statistics.runs import mean_interval
 from engine.tables import (
+    ARTICLE_ID,
     DIFFERENCE,
     DOC_ID,
     END_TO_END,
     MEASURE,
     OUTPUT,
+    PROVENANCE,
     QUERY,
     QUERY_ID,
     RANK,
@@ -211,14 +214,15 @@ def retrievers(corpus: pl.DataFrame, folder: Path) -> dict[str, Retriever]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, quick={"questions": 12})
+    parser = make_parser(__doc__, quick={"questions": 6, "gold_only": True})
     parser.add_argument("--questions", type=int, default=100, help="how many, of 100")
+    parser.add_argument("--gold-only", action="store_true", help="search only the gold articles")
     parser.add_argument("--reader", default=BUNDLED_FID, help="a name, or FILE.py:function")
     parser.add_argument("--out", type=Path, help="folder to keep the results and their pages in")
     options = parser.parse_args(arguments)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="erag-agents-") as folder:
-        folders = measure(options.out or Path(folder), options.questions, options.reader)
+        folders = measure(options.out or Path(folder), options)
         found = {name: figures(one) for name, one in folders.items()}
     for line in table(found):
         print(line)
@@ -228,13 +232,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_report(options, ("polars", "torch"), {"seconds": seconds, **found}, [told])
 
 
-def measure(folder: Path, most: int, reader: str) -> dict[str, Path]:
+def measure(folder: Path, options: argparse.Namespace) -> dict[str, Path]:
     """Evaluate the agent's traces and the retrievers' static lists; return the folders of results."""
     folder.mkdir(parents=True, exist_ok=True)
+    most, reader = options.questions, options.reader
     sets = [read_queries(questions("two-hop")), read_queries(FURTHER)]
     # The smallest case has questions of both sets.
     queries = pl.concat(one.head(-(-most * one.height // 100)) for one in sets).head(most)
+    gold = queries.select(pl.col(PROVENANCE).explode().unique().alias(ARTICLE_ID))
     corpus = bundled_corpus()
+    if options.gold_only:
+        corpus = corpus.join(gold, ARTICLE_ID, "semi", maintain_order="left")
     write_parquet(queries, folder / "queries.parquet")
     write_parquet(corpus, folder / "corpus.parquet")
     records: Records = []
