@@ -31,9 +31,9 @@ import polars as pl
 
 from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import Line, make_parser, write_report
-from engine.python.evaluate import evaluate
-from engine.python.input_forms import read_traces
-from engine.reading.function import ReaderChoice
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.settings import Settings
+from engine.inputs.files import EvaluationInputs
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.protocol import Augmentation
 from engine.retrieval import bm25, dense
@@ -43,6 +43,7 @@ from engine.sources.bundled import questions
 from engine.sources.io.files import write_parquet
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
+from engine.sources.traces.read import read_traces
 from engine.statistics.runs import mean_interval
 from engine.tables import (
     ARTICLE_ID,
@@ -68,6 +69,7 @@ from engine.tables import (
     low_of,
     p_of,
 )
+from jobs._evaluation_options import reader_functions, reader_name
 
 FURTHER = Path(__file__).with_name("tasks") / "further-two-hop.jsonl"
 # Passages of a search that the agent looks at; passages of a list that is read whole, which holds two searches.
@@ -173,28 +175,26 @@ def answers(
     records: Records,
     queries: pl.DataFrame,
     corpus: pl.DataFrame,
-    reader: ReaderChoice,
+    reader: str,
     *,
     store: Path,
-    augmentation: Augmentation = "fid",
+    augmentation: Augmentation,
 ) -> Records:
     """The agent's answers as records of traces: the reader gets the passages of all searches."""
-    runs = read_traces(records, carried=False).runs
-    listed = corpus.join(runs.select(DOC_ID).unique(), DOC_ID, "semi", maintain_order="left")
-    result = evaluate(
-        queries,
-        listed,
-        runs.partition_by(RUN, maintain_order=True),
-        reader=reader,
+    runs = read_traces("traces", records=enumerate(records, 1), carried=False).runs
+    listed = corpus.join(runs, DOC_ID, "semi", maintain_order="left")
+    settings = Settings.of(
+        reader=reader_name(reader),
+        functions=reader_functions([reader]),
         augmentation=augmentation,
-        annotators="erag",
+        annotators=("erag",),
         k=K,
         measures=MEASURES[0],
         actors=0,
-        progress=False,
-        store=store,
     )
-    return result.findings.table("downstream").select(RUN, QUERY_ID, OUTPUT).to_dicts()
+    inputs = EvaluationInputs(queries=queries, corpus=listed, runs=runs, k=K)
+    read = evaluate(inputs, settings, store=store).downstream
+    return read.select(RUN, QUERY_ID, OUTPUT).to_dicts()
 
 
 def retrievers(corpus: pl.DataFrame, folder: Path) -> dict[str, Retriever]:

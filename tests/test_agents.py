@@ -5,9 +5,9 @@ import pytest
 
 from benchmarks import agents
 from engine.labels.dual import tokenize
-from engine.python.input_forms import read_traces
 from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries
+from engine.sources.traces.read import read_traces
 
 PASSAGES = {
     "d1": ("Asphalt", "Selenizza is mined in Albania. Roads are black."),
@@ -68,7 +68,7 @@ def test_without_passages_the_question_is_searched_again():
 def test_traces_are_valid_and_the_same_every_time(queries, corpus):
     records = agents.searches(by_words, by_words(queries), queries, corpus)
     assert records == agents.searches(by_words, by_words(queries), queries, corpus)
-    traces = read_traces(records, carried=False)
+    traces = read_traces("traces", records=enumerate(records, 1), carried=False)
     searched = traces.steps.select("query_id", "step", "search", "doc_ids").rows()
     # Two words of q1 are in d2; "Albania" and "selenizza" are both in d1, "Albania" and "capital" in d2, which is later.
     assert searched[:2] == [
@@ -94,15 +94,16 @@ def test_a_third_search_follows_a_second_that_found_nothing_new(queries, corpus)
 def test_the_answer_is_the_readers_from_all_passages(queries, corpus, tmp_path):
     records = agents.searches(by_words, by_words(queries), queries, corpus)
 
-    def reader(prompts):
-        return [
-            f"{sum(text in prompt for _, text in PASSAGES.values())} passages" for prompt in prompts
-        ]
-
+    texts = [text for _, text in PASSAGES.values()]
+    (tmp_path / "reader.py").write_text(
+        f"TEXTS = {texts}\n\ndef count(prompts):\n"
+        "    return [f'{sum(text in prompt for text in TEXTS)} passages' for prompt in prompts]\n"
+    )
+    reader = f"{tmp_path}/reader.py:count"
     answers = agents.answers(
         records, queries, corpus, reader, store=tmp_path, augmentation="in-prompt"
     )
-    traces = read_traces([*records, *answers], carried=False)
+    traces = read_traces("traces", records=enumerate([*records, *answers], 1), carried=False)
     counts = dict(traces.runs.group_by("query_id").len().iter_rows())
     given = dict(traces.outputs.select("query_id", "output").iter_rows())
     assert given == {query_id: f"{counts[query_id]} passages" for query_id in QUERIES}
