@@ -258,9 +258,12 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Path]:
     traces = folder / "traces.jsonl"
     lines = [json.dumps(record, ensure_ascii=False) for record in records]
     traces.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    inputs = {"agent": ["--traces", traces], "static": ["--run", ",".join(map(str, runs))]}
+    inputs: dict[str, list[object]] = {
+        "agent": ["--traces", traces],
+        "static": ["--run", ",".join(map(str, runs))],
+    }
     for name, given in inputs.items():
-        command = [sys.executable, "-m", "jobs.evaluate", *given]
+        command: list[object] = [sys.executable, "-m", "jobs.evaluate", *given]
         command += ["--queries", folder / "queries.parquet", "--corpus", folder / "corpus.parquet"]
         command += ["--reader", reader, "--augmentation", augmentation, "--k", K]
         command += ["--measures", ",".join(MEASURES), "--annotators", "erag", "--store", store]
@@ -281,7 +284,7 @@ def figures(folder: Path) -> dict[str, Any]:
     by_column[END_TO_END] = whole
     leads = []
     for row in pairs.filter(pl.col(MEASURE).is_in(MEASURES)).iter_rows(named=True):
-        every = [
+        every: list[tuple[str, ...]] = [
             (row[MEASURE], DIFFERENCE, low_of(DIFFERENCE), high_of(DIFFERENCE), p_of(DIFFERENCE))
         ]
         of_whole = (column(END_TO_END) for column in (difference_of, low_of, high_of, p_of))
