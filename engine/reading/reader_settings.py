@@ -68,8 +68,8 @@ class ReaderSettings(Checked):
             'chat-ko' or 'completion-ko' in Korean, or a text file with {query} and {passages}.
         metric: Downstream metric, one of ``scoring.metrics.METRICS``; or a user's own
             (``scoring.metrics.metric_from_function``).
-        end_to_end: Whether the reader also reads whole lists, whose score is correlated with measures; ``recorded`` if
-            answers that the system gave before stand in for these reads.
+        end_to_end: Whether the reader also reads whole lists, whose score is correlated with measures. Recorded outputs
+            take the place of these reads.
         end_to_end_k: Passages of a whole list that the reader gets, or a budget of tokens for them, as in
             300tok; by default as many as are labelled.
         engine: Engine that runs the reader. auto: vLLM on GPUs if it is installed, else the engine's own loops; on the CPUs

@@ -144,7 +144,7 @@ def test_a_full_disk_at_any_file_of_an_evaluation_leaves_the_earlier_one(files, 
             assert tree(out) == before
         else:
             break
-    assert failing == 18  # after 13 tables, two exports, their list, and the summary
+    assert failing == 22  # after 13 tables, six files of exports, their list, and the summary
     assert pl.read_parquet(out / "labels.parquet")["annotator"].unique().to_list() == [
         "containment"
     ]

@@ -163,8 +163,9 @@ def add_legend(figure: Figure, axes: Axes, entries: int) -> None:
         columns = min(entries, 3, max(1, int(16 * figure.get_figwidth() / (longest + 7))))
         lines = max(label.count("\n") + 1 for label in shown)
         figure.legend(handles, shown, loc="upper left", ncols=columns)
-        taken = _ABOVE + -(-entries // columns) * (_SPACE + _LINE_HEIGHT * lines)
-        figure.subplots_adjust(top=1 - taken / 72 / figure.get_figheight())
+        taken = (_ABOVE + -(-entries // columns) * (_SPACE + _LINE_HEIGHT * lines)) / 72
+        figure.set_figheight(max(figure.get_figheight(), 2 * taken))  # half is for the axes
+        figure.subplots_adjust(top=1 - taken / figure.get_figheight())
 
 
 def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
