@@ -189,15 +189,11 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
 def _outputs(given: Any) -> Iterator[pl.DataFrame]:
     """The recorded outputs (``read_outputs``), if there are any."""
     several = given if isinstance(given, list | tuple) else [given]
-    if given is None:
-        return
     if all(map(is_path, several)):
         yield read_outputs(several)
-        return
-    rows: Iterable[Record] = (
-        _answered(given) if isinstance(given, Mapping) else records(given, OUTPUTS)
-    )
-    yield outputs_of(OUTPUTS, enumerate(rows, 1))
+    elif given is not None:
+        rows = _answered(given) if isinstance(given, Mapping) else records(given, OUTPUTS)
+        yield outputs_of([("", OUTPUTS, enumerate(rows, 1))])
 
 
 def _answered(given: Mapping[Any, Any]) -> Iterator[Record]:

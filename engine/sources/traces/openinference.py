@@ -1,7 +1,7 @@
-"""Spans of OpenInference as records of traces: a trace is a query.
+"""Spans of OpenInference, as Phoenix exports them, as records of traces: a trace is a query.
 
 Outermost RETRIEVER spans, by start time, are the searches. The root span has the question (``input.value``), the answer
-(``output.value``), and perhaps ``metadata.query_id`` and ``metadata.run``. Attributes are flattened, nested, or OTLP's.
+(``output.value``), and perhaps ``metadata.query_id`` and ``metadata.run``. Attributes are flattened, nested, or JSON texts.
 
 Source: OpenInference semantic conventions, spec/semantic_conventions.md of github.com/Arize-ai/openinference.
 """
@@ -26,19 +26,15 @@ from engine.sources.runs.forms import LINE
 from engine.tables import OUTPUT, PASSAGES, QUERY, QUERY_ID, RUN, SEARCH, STEP
 
 Span = dict[str, Any]
-_TRACE, _ID = ("context.trace_id", "trace_id", "traceId"), ("context.span_id", "span_id", "spanId")
-_PARENT, _START = ("parent_id", "parentSpanId"), ("start_time", "startTimeUnixNano")
-_KIND, _OTLP = ("openinference.span.kind", "span_kind"), "resourceSpans"
+_TRACE, _ID = ("context.trace_id", "trace_id"), ("context.span_id", "span_id")
+_KIND, _DOCUMENTS = ("openinference.span.kind", "span_kind"), "retrieval.documents"
 _DOCUMENT = re.compile(r"retrieval\.documents\.(\d+)\.document\.(?:metadata\.)?(id|content|title)")
-# Levels without a name: attributes, and types of OTLP's JSON.
-_UNNAMED = re.compile(r"attributes|(?:string|int|double|bool|array|kvlist)Value|values")
-_IN_JSON = ("attributes", "metadata", "retrieval.documents")
+_IN_JSON = ("attributes", "metadata", _DOCUMENTS)
 _TEXTS = {"input": (*QUERY_FIELDS, "input"), "output": (*RESPONSE_FIELDS, "output", "result")}
 
 
 def is_span(record: Mapping[str, Any]) -> bool:
-    """Whether a record is a span, or an export of OTLP."""
-    return _OTLP in record or _first(_flat(record), _TRACE) is not None
+    return first_of(record, _TRACE) is not None
 
 
 def records_of_spans(
@@ -52,16 +48,14 @@ def records_of_spans(
     """
     traces: dict[str, dict[str, Span]] = {}
     for line, record in records:
-        scopes = [s for resource in record.get(_OTLP, ()) for s in resource.get("scopeSpans", ())]
-        each = [one for scope in scopes for one in scope.get("spans", ())]
-        for span in map(_flat, each if _OTLP in record else [record]):
-            trace, own = _first(span, _TRACE), _first(span, _ID)
-            spans = traces.setdefault(trace, {})
-            if trace is None or own is None or own in spans:
-                problem = f"the span {quoted(own)} of trace {quoted(trace)} has no id of its own"
-                remedy = "export each span once, with `trace_id` and `span_id`"
-                raise InputError(problem, remedy, "traces.span", path=path, line=line)
-            spans[own] = span | {"id": own, "parent": _first(span, _PARENT), LINE: line}
+        span = _flat(record)
+        trace, own = first_of(span, _TRACE), first_of(span, _ID)
+        spans = traces.setdefault(trace, {})
+        if trace is None or own is None or own in spans:
+            problem = f"the span {quoted(own)} of trace {quoted(trace)} has no id of its own"
+            remedy = "export each span once, with `trace_id` and `span_id`"
+            raise InputError(problem, remedy, "traces.span", path=path, line=line)
+        spans[own] = span | {"id": own, "parent": span.get("parent_id") or None, LINE: line}
     made: list[tuple[int, dict[str, Any]]] = []
     queries: dict[tuple[Any, Any], str] = {}
     lost = empty = 0
@@ -87,7 +81,7 @@ def records_of_spans(
         made.append((root[LINE], query | {OUTPUT: _text(root, "output")}))
         lost += sum(one["parent"] not in spans for one in spans.values()) - 1
     if not any(record.get(PASSAGES) for _, record in made):
-        problem = "no RETRIEVER span has `retrieval.documents`"
+        problem = f"no RETRIEVER span has `{_DOCUMENTS}`"
         raise InputError(problem, "export them", "traces.passageless", path=path)
     return made, [
         count_note("lost_parents", lost, "[span|spans] whose parent the traces lack"),
@@ -95,30 +89,22 @@ def records_of_spans(
     ]
 
 
-def _flat(record: Any) -> Span:
-    """The values in a record by their dotted names; items of lists by their places, from 0."""
-    flat: Span = {}
-    waiting = [("", record)]
+def _flat(record: Mapping[str, Any]) -> Span:
+    """The values in a record by their dotted names, without ``attributes``; documents by their places, from 0."""
+    flat, waiting = Span(), [("", record)]
     while waiting:
         name, value = waiting.pop()
-        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
-            value = {one.get("key", n): one.get("value", one) for n, one in enumerate(value)}
+        if isinstance(value, str) and name.endswith(_IN_JSON):
+            with suppress(ValueError):
+                value = parse_json(value)
+        if isinstance(value, list) and name == _DOCUMENTS:
+            value = dict(enumerate(value))
         if not isinstance(value, dict):
             flat[name] = value
             continue
-        for key, own in value.items():
-            part = str(key).removeprefix("attributes.")
-            if isinstance(own, str) and part.endswith(_IN_JSON):
-                with suppress(ValueError):
-                    own = parse_json(own)
-            if not part.startswith("llm"):  # long, and never needed
-                named = f"{name}.{part}".strip(".")
-                waiting.append((name if _UNNAMED.fullmatch(part) else named, own))
+        names = (f"{name}.{key}".strip(".").removeprefix("attributes.") for key in value)
+        waiting += zip(names, value.values(), strict=True)
     return flat
-
-
-def _first(span: Span, names: Iterable[str]) -> Any:
-    return next((value for name in names if (value := span.get(name)) not in (None, "")), None)
 
 
 def _searches(path: Location, spans: Mapping[str, Span]) -> list[Span]:
@@ -134,7 +120,7 @@ def _searches(path: Location, spans: Mapping[str, Span]) -> list[Span]:
     within, outermost = dict[str | None, bool](), []
     for own in order:
         span, inside = spans[own], within.get(spans[own]["parent"], False)
-        if not inside and str(_first(span, _KIND)).upper() == "RETRIEVER":
+        if not inside and str(first_of(span, _KIND)).upper() == "RETRIEVER":
             documents: dict[int, dict[str, Any]] = {}
             for name, value in span.items():
                 if match := _DOCUMENT.fullmatch(name):
@@ -157,12 +143,12 @@ def _text(span: Span, side: str) -> str | None:
 
 
 def _time(path: Location, span: Span) -> datetime:
-    start = _first(span, _START)
-    with suppress(ValueError, TypeError):
-        if str(start).isdecimal():
-            start = datetime.fromtimestamp(int(start) / 1e9, UTC)
-        at = start if isinstance(start, datetime) else datetime.fromisoformat(start)
-        return at.replace(tzinfo=at.tzinfo or UTC)
-    problem = f"the span {quoted(span['id'])} has the start {quoted(start)}"
-    remedy = "write `start_time` in ISO 8601"
-    raise InputError(problem, remedy, "traces.time", path=path, line=span[LINE])
+    start = span.get("start_time")
+    try:
+        at = datetime.fromisoformat(str(start))
+    except ValueError:
+        problem = f"the span {quoted(span['id'])} has the start {quoted(start)}"
+        remedy = "write `start_time` in ISO 8601"
+        line = span[LINE]
+        raise InputError(problem, remedy, "traces.time", path=path, line=line) from None
+    return at.replace(tzinfo=at.tzinfo or UTC)

@@ -6,9 +6,9 @@ of runs, and perhaps ``run``. ``output`` is the answer, in a record of its own o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -20,18 +20,16 @@ from engine.messages.notes import Note, count_note
 from engine.messages.wording import quoted
 from engine.sources.fields import list_in
 from engine.sources.io.files import is_text
-from engine.sources.io.locations import Location, require_file, suffix_of
-from engine.sources.io.parquet import read_parquet
-from engine.sources.io.records import read_json_records
+from engine.sources.io.locations import Location
 from engine.sources.runs.forms import LINE, MADE, RESULTS, file_name, query_of, read_records, run_of
-from engine.sources.runs.outputs import outputs_of
+from engine.sources.runs.outputs import Records, numbered_records, outputs_of
 from engine.sources.runs.read import TextedRun, with_corpus
 from engine.sources.traces.openinference import is_span, records_of_spans
 from engine.tables import DOC_ID, OUTPUT, QUERY_ID, RUN, SEARCH, STEP
 
-Records = Iterable[tuple[int, Mapping[str, Any]]]
 WHAT = 'traces: {"query_id": …, "step": 1, "search": …, "passages": […]}, or spans of OpenInference'
 _NUMBER = "number the searches of each query 1, 2, … in their order"
+_Search = tuple[int, str, list[Any]]  # line, text, passages
 
 
 class Traces(NamedTuple):
@@ -73,16 +71,14 @@ def read_traces(
             ``read_records`` and ``with_corpus``.
     """
     fault = partial(InputError, path=path)
-    if records is None and suffix_of(path := require_file(path, WHAT)) == ".parquet":
-        records = enumerate(read_parquet(path).iter_rows(named=True), 1)
-    records = iter(read_json_records(path, WHAT) if records is None else records)
-    if (first := next(records, None)) is None:
+    records = list(numbered_records(path, WHAT) if records is None else records)
+    if not records:
         raise fault("there is no trace", f"give {WHAT}", "traces.empty")
-    records, notes = chain([first], records), list[Note]()
-    if is_span(first[1]):
+    notes = list[Note]()
+    if is_span(records[0][1]):
         records, notes = records_of_spans(path, records)
     traces, outputs = _parts(path, records, name or file_name(path), ids or {})
-    searches = [(*key, step, own[step]) for key, own in traces.items() for step in sorted(own)]
+    searches = [(*key, *one) for key, own in traces.items() for one in sorted(own.items())]
     lists = [(at, {RUN: run, QUERY_ID: q, RESULTS[0]: p}) for run, q, _, (at, _, p) in searches]
     batch = read_records(path, lists, "")
     if not (carried or (made := batch.texts.filter(MADE)).is_empty()):
@@ -91,13 +87,12 @@ def read_traces(
         )
         remedy = "add ids, or leave `corpus` out, since the traces carry the texts"
         raise fault(problem, remedy, "traces.ids", line=made[LINE][0])
-    run = TextedRun(batch.rows, batch.texts)
-    listed, corpus, _ = with_corpus([run], [path], carried=carried)
+    listed, corpus, _ = with_corpus([TextedRun(batch.rows, batch.texts)], [path], carried=carried)
     doc_ids, steps, sights = iter(listed[DOC_ID]), [], dict[tuple[str, str], dict[str, None]]()
-    for name, query_id, step, (_, text, passages) in searches:
+    for run, query_id, step, (_, text, passages) in searches:
         once = dict.fromkeys(islice(doc_ids, len(passages)))
-        steps.append((name, query_id, step, text, [*once]))
-        sights.setdefault((name, query_id), {}).update(once)
+        steps.append((run, query_id, int(step), text, [*once]))
+        sights.setdefault((run, query_id), {}).update(once)
     rows = [(q, d, n, -n, r) for (r, q), own in sights.items() for n, d in enumerate(own, 1)]
     runs = pl.DataFrame(rows, tables.RUNS, orient="row")
     if lacking := {run for run, _ in traces} - {*runs[RUN]}:
@@ -105,44 +100,35 @@ def read_traces(
         raise fault(problem, "record the passages of searches", "traces.passageless")
     if corpus is not None and not corpus.is_empty():
         runs = runs.join(corpus, DOC_ID, "left", maintain_order="left")
-    again, what = (
-        listed.height - sum(len(s[4]) for s in steps),
-        "[passage|passages] listed twice by a search",
-    )
-    notes += [
-        count_note("repeated_passages", again, what),
-        count_note("unanswered_traces", len(traces) - outputs.height, "[trace|traces] unanswered"),
-    ]
+    again = listed.height - sum(len(once) for *_, once in steps)
+    repeated = count_note("repeated_passages", again, "[passage|passages] listed twice by a search")
+    without = len(traces) - outputs.height
+    notes += [repeated, count_note("unanswered_traces", without, "[trace|traces] unanswered")]
     return Traces(runs, outputs, pl.DataFrame(steps, tables.STEPS, orient="row"), tuple(notes))
-
-
-_Search = tuple[int, str, list[Any]]  # line, text, passages
 
 
 def _parts(
     path: Location, records: Records, name: str, ids: Mapping[str, str]
-) -> tuple[dict[tuple[str, str], dict[int, _Search]], pl.DataFrame]:
+) -> tuple[dict[tuple[str, str], dict[float, _Search]], pl.DataFrame]:
     """Searches by run and query, and step; and the outputs."""
-    traces: dict[tuple[str, str], dict[int, _Search]] = {}
+    traces: dict[tuple[str, str], dict[float, _Search]] = {}
     answers: list[tuple[int, dict[str, Any]]] = []
     for line, record in records:
         fault = partial(InputError, path=path, line=line)
         query_id, run = query_of(fault, record), run_of(fault, record) or name
         here, query_id = f"query {quoted(query_id)} has", ids.get(composed(query_id), query_id)
         items, step, text = list_in(record, RESULTS), record.get(STEP), record.get(SEARCH) or ""
-        if isinstance(step, float) and step.is_integer():  # pandas' form if some value is missing
-            step = int(step)
         own = traces.setdefault((run, query_id), {})
         if items is not None:
-            if type(step) is not int or step in own:
-                again = " twice" * (type(step) is int)
-                raise fault(f"{here} the step {quoted(step)}{again}", _NUMBER, "traces.step")
+            is_number = type(step) in (int, float)  # pandas writes 1.0 if some value is missing
+            if not is_number or step in own:
+                problem = f"{here} the step {quoted(step)}{' twice' * is_number}"
+                raise fault(problem, _NUMBER, "traces.step")
             if not isinstance(text, str) or not is_text(text):
                 raise fault(f"{here} the search {quoted(text)}", "write a text", "traces.text")
             own[step] = (line, text, items)
         if record.get(OUTPUT) is not None:
-            answer = {RUN: run, QUERY_ID: query_id, OUTPUT: record[OUTPUT], STEP: step}
-            answers.append((line, answer))
+            answers.append((line, {**record, RUN: run, QUERY_ID: query_id}))
         elif items is None and (step is not None or OUTPUT not in record):
             problem = f"{here} neither a list of passages nor an output"
             raise fault(problem, f"give {WHAT}", "traces.passages")
@@ -151,10 +137,10 @@ def _parts(
             if due != step:
                 problem = f"query {quoted(query_id)} has step {quoted(step)} in place of {due}"
                 raise InputError(problem, _NUMBER, "traces.step", path=path, line=own[step][0])
-    outputs = outputs_of(path, answers) if answers else tables.empty(tables.OUTPUTS)
+    outputs = outputs_of([("", path, answers)] * bool(answers))
     for line, one in answers:
-        last, step = max(traces[one[RUN], one[QUERY_ID]], default=0), one[STEP]
-        if type(step) is int and step < last:
+        last, step = len(traces[one[RUN], one[QUERY_ID]]), one.get(STEP)
+        if isinstance(step, int | float) and step < last:
             problem = f"query {quoted(one[QUERY_ID])} has its answer in step {step} of {last}"
             remedy = "write it into the last step, or a record of its own"
             raise InputError(problem, remedy, "traces.answers", path=path, line=line)

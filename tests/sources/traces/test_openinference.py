@@ -1,4 +1,4 @@
-"""Spans of OpenInference, as Phoenix and OTLP export them, become traces."""
+"""Spans of OpenInference, as Phoenix exports them, become traces."""
 
 import json
 from datetime import UTC, datetime
@@ -67,31 +67,22 @@ def nested(spans):
     return made
 
 
-def of_otlp(spans):
-    """As OpenTelemetry's exporter of files writes them: documents by their numbers, values by their types."""
+def flattened(spans):
+    """With documents by their numbers, as the specification flattens lists."""
     made = []
     for one in spans:
-        values = {}
-        for name, value in one["attributes"].items():
-            if not isinstance(value, list):
-                values[name] = value
-                continue
-            for n, item in enumerate(value):
-                values |= {f"{name}.{n}.{key}": own for key, own in item.items()}
-        nanoseconds = int(datetime.fromisoformat(one["start_time"]).timestamp()) * 10**9
-        made.append({
-            "traceId": one["context"]["trace_id"], "spanId": one["context"]["span_id"],
-            "parentSpanId": one["parent_id"] or "", "startTimeUnixNano": str(nanoseconds),
-            "attributes": [{"key": key, "value": {"stringValue": own}} for key, own in values.items()],
-        })  # fmt: skip
-    return [{"resourceSpans": [{"scopeSpans": [{"spans": made}]}]}]
+        attributes = dict(one["attributes"])
+        for n, item in enumerate(attributes.pop("retrieval.documents", ())):
+            attributes |= {f"retrieval.documents.{n}.{key}": own for key, own in item.items()}
+        made.append({**one, "attributes": attributes})
+    return made
 
 
 FORMS = {
     "Phoenix's": SPANS,
     "nested": nested(SPANS),
+    "flattened": flattened(SPANS),
     "attributes in JSON": [{**one, "attributes": json.dumps(one["attributes"])} for one in SPANS],
-    "OTLP's": of_otlp(SPANS),
 }
 
 

@@ -119,7 +119,7 @@ BAD = {
     "a search in a list": ("traces.text", 1, search(1, ["a"], search=["x"])),
     "an output in a list": ("outputs.text", 2, GOOD, {"query_id": "q1", "output": ["x"]}),
     "half a surrogate pair": ("traces.text", 1, search(1, ["a"], search="\ud800")),
-    "half a pair in the answer": ("outputs.encoding", 1, search(1, ["a"], output="\ud800")),
+    "half a pair in the answer": ("outputs.text", 1, search(1, ["a"], output="\ud800")),
     "neither passages nor output": ("traces.passages", 1, {"query_id": "q1", "step": 1}),
     "passages in words": ("traces.passages", 1, search(1, "a, b")),
     "a passage without id and text": ("runs.passageless", 1, search(1, [{"title": "x"}])),
