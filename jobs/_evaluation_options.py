@@ -20,7 +20,7 @@ from engine.python.parts import MODELS, annotator_of, metric_of, reader_of
 from engine.ranking.scores import RankingSettings
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ENGINES, Augmentation
-from engine.reading.reader_settings import ReaderSettings, RunningSettings, end_to_end_of
+from engine.reading.reader_settings import ReaderSettings, RunningSettings
 from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
 from jobs._command import ConfigFile
@@ -72,18 +72,13 @@ INPUTS, READER, API, LABELS, MEASURES, STATISTICS, RUNNING = (
 def parameters() -> list[inspect.Parameter]:
     """Every option, in the order of the help."""
     known = "; ".join(": ".join(filter(None, (a.name, a.meaning))) for a in ANNOTATORS.values())
+    several = ("run", "corpus", "outputs")
     return [
         *options_of(
             InputFiles,
             INPUTS,
-            types={
-                "run": Paths,
-                "corpus": Paths,
-                "outputs": Paths,
-                "queries": Path | None,
-                "answers": Path | None,
-            },
-            defaults={"queries": None, "run": (), "corpus": (), "outputs": ()},
+            types={**dict.fromkeys(several, Paths), "queries": Path | None, "answers": Path | None},
+            defaults={"queries": None, **dict.fromkeys(several, ())},
             leave_out=["tables", "corpora", *Settings().input_needs()],
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
@@ -183,6 +178,7 @@ def sweep_of(options: Mapping[str, Any]) -> Sweep:
 def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
     """The settings of the first condition."""
     k, others = options["k"], other_models(options)
+    recorded = options["end_to_end"] and options["outputs"]
     return Settings(
         reader=take(
             ReaderSettings,
@@ -190,7 +186,7 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
             reader=sweep.readers[0],
             augmentation=sweep.augmentations[0],
             metric=metric_of(options["metric"]),
-            end_to_end=end_to_end_of(options),
+            end_to_end="recorded" if recorded else options["end_to_end"],
             functions=reader_functions(
                 [*options["reader"], *(options.get(name) for name in MODELS[1:])]
             ),

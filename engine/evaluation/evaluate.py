@@ -307,8 +307,10 @@ def check(shards: InputShards, settings: Settings) -> None:
         raise InputError(problem, "give others, or leave it out", "settings.until")
     queries = shards.queries()
     refuse_lacking_tables(settings, shards.tables)
-    if settings.reader.end_to_end == "recorded" and OUTPUTS not in shards.tables:
-        raise InputError("no recorded outputs", "give `outputs`", "settings.outputs")
+    whole, beside = settings.reader.end_to_end, OUTPUTS in shards.tables
+    if (whole == "recorded") != beside:
+        problem = f"`end_to_end` is {whole} {'beside' if beside else 'without'} `outputs`"
+        raise InputError(problem, "leave one of them out", "settings.outputs")
     _refuse_queries(shards, queries, settings)
     asking = settings.resolved.asks
     from_files = [

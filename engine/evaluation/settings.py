@@ -127,17 +127,12 @@ class Settings(Checked):
 
     def needs_answers(self) -> bool:
         """Whether queries must have answers: outputs of whole lists are scored, or an annotator needs them."""
-        return bool(self.reader.end_to_end) or any(
-            a.needs_answers for a in self.resolved.annotators
-        )
+        return any([self.reader.end_to_end, *(a.needs_answers for a in self.resolved.annotators)])
 
     @property
     def scores_answers(self) -> bool:
         """Whether outputs are compared with reference answers."""
-        annotators = self.resolved.annotators
-        return bool(self.reader.end_to_end) or any(
-            annotator.is_the_readers for annotator in annotators
-        )
+        return any([self.reader.end_to_end, *(a.is_the_readers for a in self.resolved.annotators)])
 
     def input_needs(self) -> dict[str, Any]:
         """Requirements on inputs, as fields of ``InputFiles``."""

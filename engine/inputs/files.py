@@ -98,11 +98,6 @@ class InputFiles(Checked):
             raise InputError(problem, "leave it out, or give one `corpus`", "settings.tolerance")
 
     @property
-    def table_names(self) -> tuple[str, ...]:
-        """Names of the tables of the evaluation's inputs."""
-        return (*self.tables, *["outputs"] * bool(self.outputs))
-
-    @property
     def passages(self) -> Location | tuple[Location, ...] | None:
         """The corpus, or the corpora by run if there are several, as ``over`` takes them."""
         return self.corpora or self.corpus

@@ -24,6 +24,7 @@ from engine import tables
 from engine.inputs.files import EvaluationInputs, InputFiles, with_empty
 from engine.inputs.lists import BUCKET, Lists, ScatteredParts, Sorted, count_parts, pairs_by_bucket
 from engine.inputs.read import check_inputs
+from engine.inputs.recorded import OUTPUTS
 from engine.inputs.shards import FirstQueries, Shard
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
@@ -290,7 +291,7 @@ def _opened(
         notes=tuple(Note(**{**note, "about": tuple(note["about"])}) for note in manifest["notes"]),
         cut_runs=tuple(manifest["cut_runs"]),
         unmatchable=tuple(manifest["unmatchable"]),
-        tables=files.table_names,
+        tables=(*files.tables, *[OUTPUTS] * bool(files.outputs)),
         passages=PassageIndex(folder=passages, **manifest["passages"]),
         listed=manifest["listed"],
         queries_file=files.queries,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import polars as pl
 
 from engine.inputs.lists import Lists
@@ -18,6 +16,8 @@ from engine.tables import OUTPUT, QUERY, QUERY_ID, RUN
 
 # The name of the table among an evaluation's ``tables``.
 OUTPUTS = "outputs"
+_UNANSWERED = "list[|s] of {} [has|have] no recorded output, and [is|are] left out end to end"
+_UNLISTED = "recorded output[|s] of {} [is|are] of a query without a list"
 
 
 def check_outputs(
@@ -26,7 +26,7 @@ def check_outputs(
     queries: pl.DataFrame,
     lists: Lists,
     path: Location,
-) -> tuple[pl.DataFrame, tuple[Note, ...]]:
+) -> tuple[pl.DataFrame, list[Note]]:
     """The recorded outputs of the queries evaluated, by id, and notes on lists and outputs that lack each other.
 
     Args:
@@ -39,16 +39,14 @@ def check_outputs(
     """
     known, names = query_set.table, lists.names
     if len(names) == 1:
-        outputs = outputs.with_columns(
-            pl.when(pl.col(RUN) != "").then(RUN).otherwise(pl.lit(names[0]))
-        )
-    if strange := [name for name in outputs[RUN].unique(maintain_order=True) if name not in names]:
+        outputs = outputs.with_columns(pl.col(RUN).replace("", names[0]))
+    answered = outputs[RUN].unique(maintain_order=True).to_list()
+    if strange := [name for name in answered if name not in names]:
         problem = f"has outputs of the run {quoted(strange[0])}" if strange[0] else "names no run"
-        raise InputError(
-            problem, f"name one of {', '.join(names)}, as in RUN=FILE", "outputs.run", path=path
-        )
+        remedy = f"name one of {', '.join(names)}, as in RUN=FILE"
+        raise InputError(problem, remedy, "outputs.run", path=path)
     # A score by the reader here would not compare with a recorded one.
-    if lacking := [name for name in names if name not in outputs[RUN].unique()]:
+    if lacking := [name for name in names if name not in answered]:
         problem = f"has no output of the run {quoted(lacking[0])}"
         raise InputError(problem, "give those, or leave the run out", "outputs.lacking", path=path)
     if outputs[QUERY_ID].is_in(known[QUERY_ID].implode()).any():
@@ -57,35 +55,17 @@ def check_outputs(
         texts = known.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
         outputs = with_ids(outputs, texts, QUERY_ID).unique([RUN, QUERY_ID], maintain_order=True)
     what = f"answers none of the {{}} [query|queries] of {query_set.numbering.path}"
-    others = count_strangers(
-        outputs[QUERY_ID], known[QUERY_ID], what, remedy="name their ids or texts", path=path
-    )
+    remedy, ids = "name their ids or texts", outputs[QUERY_ID]
+    others = count_strangers(ids, known[QUERY_ID], what, remedy=remedy, path=path)
     kept = outputs.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
-    what = "[query|queries] of recorded outputs [is|are] not in the queries file"
-    notes = (count_note("outputs_of_others", others, what), *_notes(kept, queries, lists))
-    return kept.select(RUN, QUERY_ID, OUTPUT), notes
-
-
-def _notes(
-    outputs: pl.DataFrame, queries: pl.DataFrame, lists: Iterable[pl.DataFrame]
-) -> Iterator[Note]:
-    identity = [RUN, QUERY_ID]
-    listed = pl.concat([rows.select(identity).unique() for rows in lists])
+    listed = pl.concat([rows.select(RUN, QUERY_ID).unique() for rows in lists])
     listed = listed.join(queries, on=QUERY_ID, how="semi")
+    what = "[query|queries] of recorded outputs [is|are] not in the queries file"
+    notes = [count_note("outputs_of_others", others, what)]
     for part, other, code, what in (
-        (
-            listed,
-            outputs,
-            "unanswered_lists",
-            "list[|s] of {} [has|have] no recorded output, and [is|are] left out end to end",
-        ),
-        (
-            outputs,
-            listed,
-            "unlisted_outputs",
-            "recorded output[|s] of {} [is|are] of a query without a list",
-        ),
+        (listed, kept, "unanswered_lists", _UNANSWERED),
+        (kept, listed, "unlisted_outputs", _UNLISTED),
     ):
-        alone = part.join(other, on=identity, how="anti")
-        for run in sorted(alone[RUN].unique()):
-            yield count_note(code, alone.filter(pl.col(RUN) == run).height, what, about=(run,))
+        alone = part.join(other, on=[RUN, QUERY_ID], how="anti")[RUN].value_counts().sort(RUN)
+        notes += [count_note(code, amount, what, about=(run,)) for run, amount in alone.rows()]
+    return kept.select(RUN, QUERY_ID, OUTPUT), notes

@@ -32,7 +32,7 @@ from engine.python.result import Result
 from engine.ranking.scores import RankingSettings
 from engine.reading.backends import Progress
 from engine.reading.function import ReaderChoice, ReaderFunction
-from engine.reading.reader_settings import ReaderSettings, end_to_end_of
+from engine.reading.reader_settings import ReaderSettings
 from engine.report.summary import SHARDS, name_files
 from engine.sources.io.files import temporary_directory
 from engine.sources.io.folders import folder_at
@@ -116,7 +116,9 @@ def evaluate(
         limit=fitted("limit", left.pop("limit", None), Positive | None),
         tables={name: one for name in input_tables() if (one := left.pop(name, None)) is not None},
     )
-    settings = _settings(reader, metric, annotators, k, left | {"outputs": given.outputs})
+    if given.outputs is not None and left.get("end_to_end", True) is True:
+        left["end_to_end"] = "recorded"
+    settings = _settings(reader, metric, annotators, k, left)
     refuse_lacking_tables(settings, given.tables)
     _refuse_unused(settings, given)
     named = name_files(given.files(settings))
@@ -164,8 +166,6 @@ def _settings(
 ) -> Settings:
     if isinstance(annotators, str | Annotator) or callable(annotators):
         annotators = (annotators,)
-    options["end_to_end"] = end_to_end_of(options)
-    options.pop("outputs", None)
     # Functions in options other than metrics and annotators are models.
     models = {"reader": reader, **options}
     functions = {

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings
-from engine.messages.checked import Checked, Natural, Positive, fitted
+from engine.messages.checked import Checked, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.reading.function import ReaderFunction
@@ -18,18 +17,6 @@ from engine.reading.protocol import Augmentation, EngineChoice, Scores
 from engine.scoring.metrics import Metric, get_metric
 
 FailedReads = Literal["error", "zero", "skip"]
-
-
-def end_to_end_of(options: Mapping[str, Any]) -> bool | Literal["recorded"]:
-    """The setting ``end_to_end`` of users' options: ``recorded`` beside ``outputs``."""
-    wished = fitted("end_to_end", options.get("end_to_end", True), bool)
-    outputs = options.get("outputs")
-    if outputs is None or (isinstance(outputs, tuple) and not outputs):
-        return wished
-    if not wished:
-        problem = "`outputs` without `end_to_end`, whose answers they are"
-        raise InputError(problem, "leave one of them out", "settings.outputs")
-    return "recorded"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -216,11 +216,6 @@ class Findings:
         """Whether the evaluation was to read whole lists."""
         return bool(self.configuration["end_to_end"])
 
-    @property
-    def is_recorded(self) -> bool:
-        """Whether answers that the system gave before stand in for reads of whole lists."""
-        return bool(self.configuration["end_to_end"] == "recorded")
-
     @cached_property
     def means(self) -> dict[tuple[str, str, str], dict[str, Any]]:
         """The rows of the means, by run, annotator and measure."""

@@ -395,7 +395,7 @@ def end_to_end(findings: Findings) -> Iterator[str]:
 def _readers(findings: Findings) -> Iterator[str]:
     whole = (
         f", {findings.configuration['reader']} reads lists"
-        if findings.is_read_whole and not findings.is_recorded
+        if findings.configuration["end_to_end"] is True
         else ""
     )
     others = [findings.summary[role.key]["name"] for role in findings.roles if role.is_readers]

@@ -313,6 +313,7 @@ def place(path: Location | None) -> str | None:
 def name_files(files: InputFiles | None) -> dict[str, Any]:
     """The places of inputs for ``summary.json``, without credentials; None if missing, or for a table in memory."""
     tables, corpus = (files.tables, files.passages) if files else ({}, None)
+    recorded = [place(named_file(path)[1]) for path in (files.outputs if files else ())]
     return {
         "queries": place(files.queries if files else None),
         "corpus": [*map(place, corpus)] if isinstance(corpus, tuple) else place(corpus),
@@ -320,11 +321,7 @@ def name_files(files: InputFiles | None) -> dict[str, Any]:
         **{name: place(tables[name].path if name in tables else None) for name in input_tables()},
         **{f"{name}_corpus": place(file.corpus) for name, file in tables.items() if file.corpus},
         "answers": place(files.answers if files else None),
-        **(
-            {"outputs": [place(named_file(path)[1]) for path in files.outputs]}
-            if files and files.outputs
-            else {}
-        ),
+        **({"outputs": recorded} if recorded else {}),
     }
 
 

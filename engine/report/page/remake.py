@@ -147,7 +147,7 @@ def write_page(
         annotators={
             name: ANNOTATORS[name].meaning for name in findings.annotators if name in ANNOTATORS
         },
-        recorded=findings.is_recorded,
+        recorded=findings.configuration["end_to_end"] == "recorded",
         conditions=conditions_of(findings.summary),
         with_passages=findings.sources is not None,
         data=render.as_it_is(queries.escaped(data)),

@@ -43,7 +43,7 @@ def numbered_records(path: Location, what: str) -> Records:
 
 def read_outputs(places: Sequence[Location]) -> pl.DataFrame:
     """Read recorded outputs from files, each ``RUN=FILE`` or with a field ``run``, as ``outputs_of``."""
-    files = []
+    files = list[tuple[str, Location, Records]]()
     for name, file in map(named_file, places):
         if suffix_of(file) in (".csv", ".tsv"):
             files.append((name, file, read_csv_records(file, _WHAT, (OUTPUT,))))

@@ -117,7 +117,8 @@ def _parts(
         fault = partial(InputError, path=path, line=line)
         query_id, run = query_of(fault, record), run_of(fault, record) or name
         here, query_id = f"query {quoted(query_id)} has", ids.get(composed(query_id), query_id)
-        items, step, text = list_in(record, RESULTS), record.get(STEP), record.get(SEARCH) or ""
+        items, text = list_in(record, RESULTS), record.get(SEARCH) or ""
+        step: Any = record.get(STEP)
         own = traces.setdefault((run, query_id), {})
         if items is not None:
             is_number = type(step) in (int, float)  # pandas writes 1.0 if some value is missing
