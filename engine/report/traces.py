@@ -5,7 +5,7 @@ The evaluation itself knows runs alone. Here its labels and scores meet the step
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import polars as pl
@@ -20,23 +20,18 @@ from engine.inputs.shards import InMemoryInputs
 from engine.labels import from_function
 from engine.labels.registry import LabelSettings
 from engine.messages.notes import Note, count_note
-from engine.ranking.measures import parse_measures
-from engine.ranking.scores import RankingSettings, score_runs
+from engine.ranking.scores import RankingSettings
 from engine.report.findings import Findings, costs_together
 from engine.report.layout import calls_line
 from engine.statistics import traces
 from engine.statistics.comparison import clusters_of
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.single_labels import SUCCESS
-from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, STEP, VALUE
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, RUN, VALUE
 
 TABLES = ("trace_steps", "trace_questions", "trace_runs", "trace_credit")
-_STEP, _NUMBER = [RUN, QUERY_ID, STEP], "number"
 # For an evaluation of lists alone.
 _NOTHING = from_function("nothing", lambda *passage: 0.0)
 _UNLABELLED = "[passage|passages] of traces [has|have] no label: beyond `k`, or not needed"
-# Runs that a printed line names.
-_MOST_RUNS = 8
 
 
 def with_traces(
@@ -54,8 +49,7 @@ def with_traces(
     labels = pl.concat(
         part.drop_nulls(LABEL).join(pairs, on=[QUERY_ID, DOC_ID], how="semi") for part in parts
     )
-    scores = step_scores(steps, labels, settings.labels.names(), settings.ranking.k)
-    by_step = traces.trace_steps(steps, labels, scores)
+    by_step = traces.trace_steps(steps, labels, settings.labels.names(), settings.ranking.k)
     by_question = traces.trace_questions(by_step, result.downstream)
     made = [by_step, by_question, traces.trace_runs(by_question, *how)]
     beyond = pairs.height - labels.select(QUERY_ID, DOC_ID).n_unique()
@@ -76,27 +70,6 @@ def with_traces(
     return replace(result, notes=notes, further=further)
 
 
-def step_scores(
-    steps: pl.DataFrame, labels: pl.DataFrame, annotators: Sequence[str], k: int
-) -> pl.DataFrame:
-    """RR and Success@k of steps' lists, by annotator; labels count from ``SUCCESS`` on."""
-    measures = parse_measures(f"RR(rel={SUCCESS}) Success(rel={SUCCESS})@{k}")
-    # Each step is scored as a query of its own.
-    numbers = steps.select(_STEP).with_row_index(_NUMBER).cast({_NUMBER: pl.String})
-    rank, number = pl.int_range(1, pl.len() + 1).over(_STEP), pl.col(_NUMBER).alias(QUERY_ID)
-    rows = traces.listed(steps).with_columns(rank.alias(RANK)).join(numbers, on=_STEP)
-    lists = rows.select(number, DOC_ID, RANK, pl.lit("").alias(RUN))
-    judged = rows.join(labels, on=[QUERY_ID, DOC_ID]).select(number, DOC_ID, ANNOTATOR, LABEL)
-    # A label of no step, for annotators without any.
-    of_none = pl.DataFrame({QUERY_ID: "", DOC_ID: "", ANNOTATOR: annotators, LABEL: 0.0})
-    ids, judged = numbers[_NUMBER].to_list(), pl.concat([judged, of_none])
-    scores = score_runs(lists, judged, ids, measures, relevant="list", names=[""])
-    shown = pl.col(MEASURE).str.replace(f"(rel={SUCCESS})", "", literal=True)
-    scores = scores.select(pl.col(QUERY_ID).alias(_NUMBER), ANNOTATOR, shown, VALUE)
-    scores = scores.pivot(MEASURE, index=[_NUMBER, ANNOTATOR], values=VALUE)
-    return numbers.join(scores, on=_NUMBER, maintain_order="left_right").drop(_NUMBER)
-
-
 def lines(findings: Findings) -> Iterator[str]:
     """At most two lines: by run, the steps until the first useful passage, and the questions without one."""
     names = (one for one in findings.annotators if one not in findings.partly_labelled)
@@ -108,8 +81,7 @@ def lines(findings: Findings) -> Iterator[str]:
         rows = runs.filter(pl.col(ANNOTATOR) == annotator, pl.col(tables.FIGURE) == figure)
         means = dict(rows.select(RUN, VALUE).iter_rows())
         named = [f"{run} {means[run]:{form}}" for run in findings.runs if run in means]
-        more = ["…"] * (len(named) > _MOST_RUNS)
-        yield from [f"{what} ({annotator}): {', '.join(named[:_MOST_RUNS] + more)}"] * bool(named)
+        yield from [f"{what} ({annotator}): {', '.join(named)}"] * bool(named)
 
 
 def edited(

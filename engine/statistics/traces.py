@@ -6,6 +6,7 @@ A trace is the searches of an agent for one question. A passage is useful if its
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
@@ -16,7 +17,7 @@ from engine.statistics.comparison import Clusters, numbered
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.runs import mean_interval
 from engine.statistics.single_labels import SUCCESS
-from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, RUN, SCORE, STEP, VALUE
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, NEW, QUERY_ID, RANK, RUN, SCORE, STEP, VALUE
 
 _QUESTION, _VARIANT, _NAME = [RUN, QUERY_ID], "variant", "name"
 
@@ -27,35 +28,42 @@ def listed(steps: pl.DataFrame) -> pl.DataFrame:
     return rows.drop_nulls(DOC_ID).unique(maintain_order=True)
 
 
-def trace_steps(steps: pl.DataFrame, labels: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
-    """The table ``trace_steps``, in the order of the scores.
+def trace_steps(
+    steps: pl.DataFrame, labels: pl.DataFrame, annotators: Sequence[str], k: int
+) -> pl.DataFrame:
+    """The table ``trace_steps``: every step by every annotator, with RR and Success@k of its list.
 
-    ``scores``: of every step by every annotator: ``run``, ``query_id``, ``step``, ``annotator``, a column per measure.
+    RR: the reciprocal rank of the list's first useful passage. Success@k: whether it is among the first ``k``.
     """
-    key, useful = [*_QUESTION, STEP, ANNOTATOR], (pl.col(LABEL) >= SUCCESS).fill_null(False)
-    of_passage = [*_QUESTION, DOC_ID]
+    step, useful = [*_QUESTION, STEP], (pl.col(LABEL) >= SUCCESS).fill_null(False)
+    of_passage, by_annotator = [*_QUESTION, DOC_ID], pl.DataFrame({ANNOTATOR: annotators})
     new, once = pl.col(STEP).min().over(of_passage) == pl.col(STEP), pl.len().over(of_passage) == 1
-    rows = listed(steps).with_columns(new.alias(tables.NEW), once.alias(tables.NOT_AGAIN))
-    rows = rows.join(scores.select(ANNOTATOR).unique(), how="cross")
+    rank = pl.int_range(1, pl.len() + 1).over(step)
+    rows = listed(steps).with_columns(
+        new.alias(NEW), once.alias(tables.NOT_AGAIN), rank.alias(RANK)
+    )
+    rows = rows.join(by_annotator, how="cross")
     rows = rows.join(labels, on=[QUERY_ID, DOC_ID, ANNOTATOR], how="left")
     first = pl.col(STEP).filter(useful).min().over(*_QUESTION, ANNOTATOR) == pl.col(STEP)
+    at = pl.col(RANK).filter(useful).min()
     rows = rows.with_columns(first.alias(tables.FIRST_USEFUL))
-    found = rows.group_by(key).agg(
+    found = rows.group_by(*step, ANNOTATOR).agg(
         pl.len().alias(tables.PASSAGES),
-        pl.col(tables.NEW).sum(),
+        pl.col(NEW).sum(),
         pl.col(LABEL).count().alias(tables.LABELLED),
         pl.col(LABEL).mean(),
-        pl.col(LABEL).filter(tables.NEW).mean().alias(tables.NEW_LABEL),
-        (useful & pl.col(tables.NEW)).sum().alias(tables.USEFUL),
+        pl.col(LABEL).filter(NEW).mean().alias(tables.NEW_LABEL),
+        (useful & pl.col(NEW)).sum().alias(tables.USEFUL),
         (useful & pl.col(tables.NOT_AGAIN)).sum().alias(tables.NOT_AGAIN),
         pl.col(tables.FIRST_USEFUL).any(),
+        (1 / at).alias("RR"),
+        (at <= k).cast(pl.Float64).alias(f"Success@{k}"),
     )
-    made = scores.join(steps, on=key[:3], how="left", maintain_order="left")
-    made = made.join(found, on=key, how="left", maintain_order="left")
-    counts = [name for name, kind in tables.TRACE_STEPS.items() if kind == pl.Int64()]
-    made = made.with_columns(pl.col(*counts, tables.FIRST_USEFUL).fill_null(0))
-    made = made.select(*tables.TRACE_STEPS, *scores.columns[len(key) :])
-    return made.cast(pl.Schema(tables.TRACE_STEPS))
+    made = steps.join(by_annotator, how="cross", maintain_order="left_right")
+    made = made.join(found, on=[*step, ANNOTATOR], how="left", maintain_order="left")
+    made = made.with_columns(pl.exclude(*steps.columns, LABEL, tables.NEW_LABEL).fill_null(0))
+    schema = pl.Schema(tables.TRACE_STEPS)
+    return made.select(*schema, *found.columns[-2:]).cast(schema)
 
 
 def trace_questions(by_step: pl.DataFrame, downstream: pl.DataFrame) -> pl.DataFrame:
@@ -63,7 +71,7 @@ def trace_questions(by_step: pl.DataFrame, downstream: pl.DataFrame) -> pl.DataF
     key = [*_QUESTION, ANNOTATOR]
     found = by_step.group_by(key, maintain_order=True).agg(
         pl.len().alias(tables.STEPS_TAKEN),
-        pl.col(tables.NEW).sum().alias(tables.PASSAGES),
+        pl.col(NEW).sum().alias(tables.PASSAGES),
         pl.col(STEP).filter(tables.FIRST_USEFUL).min().alias(tables.FIRST_USEFUL),
         pl.col(tables.USEFUL, tables.NOT_AGAIN).sum(),
     )
@@ -82,16 +90,17 @@ def trace_runs(questions: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters
     """
     made = []
     without = pl.col(tables.FIRST_USEFUL).is_null().alias(tables.WITHOUT_USEFUL)
-    counts = (tables.STEPS_TAKEN, tables.FIRST_USEFUL, tables.USEFUL, tables.NOT_AGAIN)
+    figures = (
+        tables.STEPS_TAKEN, tables.FIRST_USEFUL, tables.USEFUL, tables.NOT_AGAIN,
+        tables.WITHOUT_USEFUL, SCORE,
+    )  # fmt: skip
     rows = questions.with_columns(without)
     for names, group in rows.group_by([RUN, ANNOTATOR], maintain_order=True):
-        for figure in (*counts, tables.WITHOUT_USEFUL, SCORE):
+        for figure in figures:
             known = group.select(QUERY_ID, pl.col(figure).cast(pl.Float64)).drop_nulls()
             if known.is_empty():
                 continue
-            most, codes = 1.0, numbered(known[QUERY_ID], clusters)
-            if figure in counts:
-                most = max(1.0, *known[figure].top_k(1))
+            most, codes = max(1.0, *known[figure].top_k(1)), numbered(known[QUERY_ID], clusters)
             mean = mean_interval(known[figure] / most, bootstrap.confidence, codes)
             bounds = (most * mean.low, most * mean.high) if bootstrap.resamples else [math.nan] * 2
             made.append((*names, figure, mean.n, most * mean.value, *bounds))

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import tables
-from engine.report.traces import step_scores
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.runs import mean_interval
 from engine.statistics.traces import (
@@ -60,9 +59,8 @@ def labels_of(labels):
 def made(traces, labels, answers=()):
     steps = steps_of(traces)
     used = labels_of(labels).join(steps, on="query_id", how="semi")
-    scores = step_scores(steps, used, ["one", "two"], 2)
     downstream = framed([(r, q, 3, "", v) for r, q, v in answers], tables.DOWNSTREAM)
-    by_step = trace_steps(steps, used, scores)
+    by_step = trace_steps(steps, used, ["one", "two"], 2)
     return by_step, trace_questions(by_step, downstream)
 
 
