@@ -96,10 +96,9 @@ def check_inputs(
     checked, fitting = judgments.check(passages)
     if files.outputs:
         outputs = read_outputs(files.outputs) if given is None else given.outputs
-        checked[OUTPUTS], noted = check_outputs(
-            outputs, query_set, queries, lists, named_file(files.outputs[0])[1]
-        )
-        fitting = [*fitting, *noted]
+        path = named_file(files.outputs[0])[1]
+        checked[OUTPUTS], noted = check_outputs(outputs, query_set, queries, lists, path)
+        fitting += noted
     matched, unmatchable = match_titles(
         queries, query_set.titles, passages.scan([ARTICLE_ID, TITLE])
     )

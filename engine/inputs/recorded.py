@@ -21,18 +21,9 @@ _UNLISTED = "recorded output[|s] of {} [is|are] of a query without a list"
 
 
 def check_outputs(
-    outputs: pl.DataFrame,
-    query_set: QuerySet,
-    queries: pl.DataFrame,
-    lists: Lists,
-    path: Location,
+    outputs: pl.DataFrame, query_set: QuerySet, queries: pl.DataFrame, lists: Lists, path: Location
 ) -> tuple[pl.DataFrame, list[Note]]:
-    """The recorded outputs of the queries evaluated, by id, and notes on lists and outputs that lack each other.
-
-    Args:
-        outputs: as of ``read_outputs``.
-        queries: those evaluated.
-        path: the file of the outputs, for errors.
+    """The recorded outputs of the ``queries`` evaluated, by id, and notes on lists and outputs that lack each other.
 
     Raises:
         InputError: outputs of an unknown run, a run without any, or outputs of none of the queries.
@@ -55,8 +46,8 @@ def check_outputs(
         texts = known.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
         outputs = with_ids(outputs, texts, QUERY_ID).unique([RUN, QUERY_ID], maintain_order=True)
     what = f"answers none of the {{}} [query|queries] of {query_set.numbering.path}"
-    remedy, ids = "name their ids or texts", outputs[QUERY_ID]
-    others = count_strangers(ids, known[QUERY_ID], what, remedy=remedy, path=path)
+    remedy = "name their ids or texts"
+    others = count_strangers(outputs[QUERY_ID], known[QUERY_ID], what, remedy=remedy, path=path)
     kept = outputs.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
     listed = pl.concat([rows.select(RUN, QUERY_ID).unique() for rows in lists])
     listed = listed.join(queries, on=QUERY_ID, how="semi")

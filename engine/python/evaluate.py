@@ -116,9 +116,7 @@ def evaluate(
         limit=fitted("limit", left.pop("limit", None), Positive | None),
         tables={name: one for name in input_tables() if (one := left.pop(name, None)) is not None},
     )
-    if given.outputs is not None and left.get("end_to_end", True) is True:
-        left["end_to_end"] = "recorded"
-    settings = _settings(reader, metric, annotators, k, left)
+    settings = _settings(reader, metric, annotators, k, given.outputs is not None, left)
     refuse_lacking_tables(settings, given.tables)
     _refuse_unused(settings, given)
     named = name_files(given.files(settings))
@@ -162,8 +160,11 @@ def _settings(
     metric: parts.MetricChoice,
     annotators: parts.AnnotatorChoice | Sequence[parts.AnnotatorChoice],
     k: int,
+    recorded: bool,
     options: dict[str, Any],
 ) -> Settings:
+    if recorded and options.get("end_to_end", True) is True:
+        options["end_to_end"] = "recorded"
     if isinstance(annotators, str | Annotator) or callable(annotators):
         annotators = (annotators,)
     # Functions in options other than metrics and annotators are models.

@@ -197,11 +197,9 @@ def _outputs(given: Any) -> Iterator[pl.DataFrame]:
 
 
 def _answered(given: Mapping[Any, Any]) -> Iterator[Record]:
-    for key, own in ((key, plain(value)) for key, value in by_text(given, OUTPUTS).items()):
-        if isinstance(own, Mapping):
-            yield from ({RUN: key, QUERY_ID: query, OUTPUT: text} for query, text in own.items())
-        else:
-            yield {QUERY_ID: key, OUTPUT: own}
+    for key, own in plain(given, OUTPUTS).items():
+        run, outputs = (key, own) if isinstance(own, dict) else ("", {key: own})
+        yield from ({RUN: run, QUERY_ID: query, OUTPUT: text} for query, text in outputs.items())
 
 
 def read_traces(given: Any, name: str = "", *, carried: bool = True) -> traces.Traces:

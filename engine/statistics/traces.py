@@ -90,13 +90,9 @@ def trace_runs(questions: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters
     """
     made = []
     without = pl.col(tables.FIRST_USEFUL).is_null().alias(tables.WITHOUT_USEFUL)
-    figures = (
-        tables.STEPS_TAKEN, tables.FIRST_USEFUL, tables.USEFUL, tables.NOT_AGAIN,
-        tables.WITHOUT_USEFUL, SCORE,
-    )  # fmt: skip
-    rows = questions.with_columns(without)
+    rows = questions.select(pl.exclude(tables.PASSAGES, SCORE), without, SCORE)
     for names, group in rows.group_by([RUN, ANNOTATOR], maintain_order=True):
-        for figure in figures:
+        for figure in rows.columns[3:]:
             known = group.select(QUERY_ID, pl.col(figure).cast(pl.Float64)).drop_nulls()
             if known.is_empty():
                 continue

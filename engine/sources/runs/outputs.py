@@ -34,22 +34,19 @@ def named_file(place: Location) -> tuple[str, Location]:
     return name, file
 
 
-def numbered_records(path: Location, what: str) -> Records:
-    """The records of JSON lines, a JSON array or Parquet, whose rows count as lines; ``what``: for errors."""
-    if suffix_of(path := require_file(path, what)) == ".parquet":
+def numbered_records(path: Location, what: str, columns: Sequence[str] = ()) -> Records:
+    """The records of JSON lines, a JSON array, Parquet, whose rows count as lines, or CSV with one of the columns."""
+    suffix = suffix_of(path := require_file(path, what))
+    if suffix == ".parquet":
         return enumerate(read_parquet(path).iter_rows(named=True), 1)
-    return read_json_records(path, what)
+    is_csv = columns and suffix in (".csv", ".tsv")
+    return read_csv_records(path, what, columns) if is_csv else read_json_records(path, what)
 
 
 def read_outputs(places: Sequence[Location]) -> pl.DataFrame:
     """Read recorded outputs from files, each ``RUN=FILE`` or with a field ``run``, as ``outputs_of``."""
-    files = list[tuple[str, Location, Records]]()
-    for name, file in map(named_file, places):
-        if suffix_of(file) in (".csv", ".tsv"):
-            files.append((name, file, read_csv_records(file, _WHAT, (OUTPUT,))))
-        else:
-            files.append((name, file, numbered_records(file, _WHAT)))
-    return outputs_of(files)
+    files = map(named_file, places)
+    return outputs_of((name, file, numbered_records(file, _WHAT, [OUTPUT])) for name, file in files)
 
 
 def outputs_of(files: Iterable[tuple[str, Location, Records]]) -> pl.DataFrame:
