@@ -27,6 +27,7 @@ from engine.tables import OUTPUT, PASSAGES, QUERY, QUERY_ID, RUN, SEARCH, STEP
 
 Span = dict[str, Any]
 _TRACE, _ID = ("context.trace_id", "trace_id"), ("context.span_id", "span_id")
+_PARENT, _START = "parent_id", "start_time"
 _KIND, _DOCUMENTS = ("openinference.span.kind", "span_kind"), "retrieval.documents"
 _DOCUMENT = re.compile(r"retrieval\.documents\.(\d+)\.document\.(?:metadata\.)?(id|content|title)")
 _IN_JSON = ("attributes", "metadata", _DOCUMENTS)
@@ -48,21 +49,27 @@ def records_of_spans(
     """
     traces: dict[str, dict[str, Span]] = {}
     for line, record in records:
-        span = _flat(record)
-        trace, own = first_of(span, _TRACE), first_of(span, _ID)
+        span, fault = _flat(record), partial(InputError, path=path, line=line)
+        trace, own, start = first_of(span, _TRACE), first_of(span, _ID), span.get(_START)
         spans = traces.setdefault(trace, {})
         if trace is None or own is None or own in spans:
             problem = f"the span {quoted(own)} of trace {quoted(trace)} has no id of its own"
             remedy = "export each span once, with `trace_id` and `span_id`"
-            raise InputError(problem, remedy, "traces.span", path=path, line=line)
-        spans[own] = span | {"id": own, "parent": span.get("parent_id") or None, LINE: line}
+            raise fault(problem, remedy, "traces.span")
+        try:
+            at = datetime.fromisoformat(str(start))
+        except ValueError:
+            problem = f"the span {quoted(own)} has the start {quoted(start)}"
+            raise fault(problem, "write `start_time` in ISO 8601", "traces.time") from None
+        span |= {_PARENT: span.get(_PARENT) or None, _START: at.replace(tzinfo=at.tzinfo or UTC)}
+        spans[own] = span | {LINE: line}
     made: list[tuple[int, dict[str, Any]]] = []
     queries: dict[tuple[Any, Any], str] = {}
     lost = empty = 0
     for trace, spans in traces.items():
         searches, here = _searches(path, spans), f"trace {quoted(trace)} has"
-        roots = [one for one in spans.values() if one["parent"] is None]
-        roots = roots or [one for one in spans.values() if one["parent"] not in spans]
+        roots = [one for one in spans.values() if one[_PARENT] is None]
+        roots = roots or [one for one in spans.values() if one[_PARENT] not in spans]
         root, fault = roots[0], partial(InputError, path=path, line=roots[-1][LINE])
         if len(roots) > 1:
             problem = f"{here} {len(roots)} spans without their parents"
@@ -79,7 +86,7 @@ def records_of_spans(
             made.append((span[LINE], query | search))
             empty += not span[PASSAGES]
         made.append((root[LINE], query | {OUTPUT: _text(root, "output")}))
-        lost += sum(one["parent"] not in spans for one in spans.values()) - 1
+        lost += sum(one[_PARENT] not in spans for one in spans.values()) - 1
     if not any(record.get(PASSAGES) for _, record in made):
         problem = f"no RETRIEVER span has `{_DOCUMENTS}`"
         raise InputError(problem, "export them", "traces.passageless", path=path)
@@ -109,7 +116,7 @@ def _flat(record: Mapping[str, Any]) -> Span:
 
 def _searches(path: Location, spans: Mapping[str, Span]) -> list[Span]:
     """RETRIEVER spans, with their passages, that lie within no other with documents; by time."""
-    parents = {own: {span["parent"]} & spans.keys() for own, span in spans.items()}
+    parents = {own: {span[_PARENT]} & spans.keys() for own, span in spans.items()}
     try:
         order = [*TopologicalSorter(parents).static_order()]
     except CycleError as error:
@@ -119,7 +126,7 @@ def _searches(path: Location, spans: Mapping[str, Span]) -> list[Span]:
         raise InputError(problem, remedy, "traces.cycle", path=path, line=line) from None
     within, outermost = dict[str | None, bool](), []
     for own in order:
-        span, inside = spans[own], within.get(spans[own]["parent"], False)
+        span, inside = spans[own], within.get(spans[own][_PARENT], False)
         if not inside and str(first_of(span, _KIND)).upper() == "RETRIEVER":
             documents: dict[int, dict[str, Any]] = {}
             for name, value in span.items():
@@ -128,7 +135,7 @@ def _searches(path: Location, spans: Mapping[str, Span]) -> list[Span]:
             span[PASSAGES] = [documents[place] for place in sorted(documents)]
             outermost.append(span)
         within[own] = inside or bool(span.get(PASSAGES))
-    return sorted(outermost, key=lambda span: (_time(path, span), span[LINE]))
+    return sorted(outermost, key=lambda span: (span[_START], span[LINE]))
 
 
 def _text(span: Span, side: str) -> str | None:
@@ -140,15 +147,3 @@ def _text(span: Span, side: str) -> str | None:
         if isinstance(value, Mapping):
             value = first_of(value, _TEXTS[side] if len(value) > 1 else [*value])
     return None if isinstance(value, None | Mapping | list) else str(value)
-
-
-def _time(path: Location, span: Span) -> datetime:
-    start = span.get("start_time")
-    try:
-        at = datetime.fromisoformat(str(start))
-    except ValueError:
-        problem = f"the span {quoted(span['id'])} has the start {quoted(start)}"
-        remedy = "write `start_time` in ISO 8601"
-        line = span[LINE]
-        raise InputError(problem, remedy, "traces.time", path=path, line=line) from None
-    return at.replace(tzinfo=at.tzinfo or UTC)
