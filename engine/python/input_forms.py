@@ -212,10 +212,8 @@ def read_traces(given: Any, name: str = "", *, carried: bool = True) -> traces.T
 
     ``name``: of the run, if rows name none. ``carried`` is False if passages of ``evaluate`` have the texts.
     """
-    if is_path(given):
-        return traces.read_traces(given, name, carried=carried)
-    rows = enumerate(records(given, "traces"), 1)
-    return traces.read_traces("traces", name, rows, carried=carried)
+    rows = None if is_path(given) else enumerate(records(given, "traces"), 1)
+    return traces.read_traces(given if rows is None else "traces", name, rows, carried=carried)
 
 
 def _passages(given: Any) -> Collected:
