@@ -89,16 +89,17 @@ def check_inputs(
     for name, table in judgments.tables.items():
         if BY_TEXT not in table.columns or not table[BY_TEXT].all():
             numbering.see(table[QUERY_ID].unique(maintain_order=True), files.tables[name].path)
+    recorded: dict[str, pl.DataFrame] = {}
+    noted: list[Note] = []
+    if files.outputs:
+        outputs = read_outputs(files.outputs) if given is None else given.outputs
+        path = named_file(files.outputs[0])[1]
+        recorded[OUTPUTS], noted = check_outputs(outputs, query_set, queries, lists, path)
     numbering.check()
     passages = passages_of(carried)
     passages.expect(judgments.expected())
     lists = named_by_id(lists, passages, files.corpus)
     checked, fitting = judgments.check(passages)
-    if files.outputs:
-        outputs = read_outputs(files.outputs) if given is None else given.outputs
-        path = named_file(files.outputs[0])[1]
-        checked[OUTPUTS], noted = check_outputs(outputs, query_set, queries, lists, path)
-        fitting += noted
     matched, unmatchable = match_titles(
         queries, query_set.titles, passages.scan([ARTICLE_ID, TITLE])
     )
@@ -108,6 +109,7 @@ def check_inputs(
         *query_set.notes,
         *numbering.notes(),
         *fitting,
+        *noted,
         identical_note(lists, queries, passages),
         count_note(
             "skipped_records",
@@ -128,7 +130,7 @@ def check_inputs(
         NO_INPUTS,
         queries=matched,
         k=k,
-        tables=checked,
+        tables=checked | recorded,
         cut_runs=lists.cut_runs(),
         notes=notes,
         queries_file=files.queries,

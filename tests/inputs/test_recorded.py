@@ -117,6 +117,20 @@ def test_unusable_outputs_are_refused(tmp_path, code, outputs, options):
     assert not reader.prompts
 
 
+def test_numbers_of_queries_are_no_ids_of_outputs(tmp_path):
+    queries = [*QUERIES.values()]
+    given = {"k": 2, "measures": "P@1", "progress": False, "store": tmp_path / "store"}
+    with refused("queries.unidentified"):
+        engine.evaluate(
+            queries,
+            PASSAGES,
+            {"1": ["d0"]},
+            reader=Reading(),
+            outputs={"1": "x", "z9": "y"},
+            **given,
+        )
+
+
 def test_files_name_their_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [{"query_id": f"q{i}", "output": "" if i % 2 else "Rome"} for i in range(4)]
