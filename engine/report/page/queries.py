@@ -348,6 +348,7 @@ def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()
         "by_reader": _looked(findings)[0],
         "own_labels": bool(own and own[1] == READER.name),
         "given": findings.configuration["end_to_end_k"],
+        "recorded": findings.configuration["end_to_end"] == "recorded",
         "left_out": max(len(rows), len(ordered)) - len(kept),
         "filters": usable,
         "slices": [[one.field, one.names] for one in made],

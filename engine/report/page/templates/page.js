@@ -270,7 +270,7 @@ function passage(doc, rank, place, query, found, spoiling) {
 }
 
 const inline = (text, answers) => element("span", {className: "output"}, ...marked(text || "(nothing)", answers));
-const output = (text, answers) => element("p", {}, "The reader answers ", inline(text, answers));
+const output = (text, answers) => element("p", {}, data.recorded ? "Recorded answer: " : "The reader answers ", inline(text, answers));
 
 const tokens = (count) => `${count.toLocaleString("en")} token${count === 1 ? "" : "s"}`;
 
