@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -36,7 +37,7 @@ from engine.reading.protocol import (
     versions,
 )
 from engine.sources.io.folders import Folder
-from engine.sources.io.parallel import ahead, mapped
+from engine.sources.io.parallel import ahead
 
 # A user's program: takes planned reads, their units, and the reader that it replaces.
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
@@ -89,15 +90,12 @@ class Local:
         return self.readers[role]
 
     def read(self, plans: Plans) -> Iterator[UnitResult]:
-        """As ``Backend.read``, in the order of the shards; a thread commits a unit during the next one."""
+        """As ``Backend.read``, in the order of the shards."""
         size, seconds = [0] * len(self.specs), [0.0] * len(self.specs)
 
         def pace_of(_: int, role: int) -> float | None:
             return size[role] / seconds[role] if seconds[role] else None
 
-        # Requests and programs go on during a commit by themselves.
-        commits_here = self.bounds_itself or self.executor is not None
-        committed = map if commits_here else partial(mapped, to_the_end=True)
         for shard in plans.shards:
             made = [plans(shard, role) for role in range(len(self.specs))]
             units, offset = list[Unit](), 0
@@ -107,24 +105,39 @@ class Local:
                 units += plan.units(pace_of, number=len(units), offset=offset)
                 offset += plan.reads.height
                 size[role] += plan.size
-            for result in committed(self.commit, self._results(made, units)) if units else ():
+            for result in self._read_units(made, units) if units else ():
                 seconds[result.plan.role] += result.seconds
                 yield result
 
-    def _results(self, made: Sequence[ReadPlan], units: Sequence[Unit]) -> Iterator[UnitResult]:
-        """Read the units of a shard's plans; no unit begins that would exceed a bound."""
+    def _read_units(self, made: Sequence[ReadPlan], units: Sequence[Unit]) -> Iterator[UnitResult]:
+        """Read the units of a shard's plans; no unit begins that would exceed a bound.
+
+        A thread commits a unit during the next one, even if reading ends early.
+        """
         limits, whole = limits_of(self.bounds), pl.concat([plan.reads for plan in made])
-        left = whole.height
+        left, waiting = whole.height, deque[Future[UnitResult]]()
+        # Requests and programs go on meanwhile by themselves.
+        most_waiting = 0 if self.bounds_itself or self.executor else 1
         limits.see(1)
         if not self.bounds_itself:  # before a reader is loaded, or a program called
             limits.require()
-        for result in self.run(whole, units):
-            unit = result.unit
-            limits.took.append(result.seconds)
-            left -= unit.length
-            yield result.planned(made[unit.reader], whole.slice(unit.offset, unit.length))
-            if left and not self.bounds_itself:
-                limits.require()
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                for result in self.run(whole, units):
+                    unit = result.unit
+                    limits.took.append(result.seconds)
+                    reads = whole.slice(unit.offset, unit.length)
+                    planned = result.planned(made[unit.reader], reads)
+                    waiting.append(thread.submit(self.commit, planned))
+                    if len(waiting) > most_waiting:
+                        yield waiting.popleft().result()
+                    left -= unit.length
+                    if left and not self.bounds_itself:
+                        limits.require()
+            except Exception:  # after the earlier results
+                yield from (future.result() for future in waiting)
+                raise
+            yield from (future.result() for future in waiting)
         if left:
             raise ReadError(f"{left} reads were lost on the way; run again")
 
