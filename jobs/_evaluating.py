@@ -5,7 +5,7 @@ Each data set of a study has its own file of options; all data sets share the op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from engine.machine.model_files import cache_directory
 from engine.machine.pool import beside_ray
 from engine.messages.errors import InputError
 from engine.messages.wording import listed, quoted
+from engine.reading.local import USER_ERRORS
 from engine.report import across_data_sets as across
 from engine.report import results, traces
 from engine.report.findings import Findings
@@ -225,12 +226,12 @@ def evaluate_and_report(
     full: bool = False,
     overwrite: bool = False,
     printed: bool = True,
-    also: Callable[[Evaluation, Context], Evaluation] | None = None,
+    also: Callable[[Evaluation, Context], Iterator[Evaluation]] | None = None,
 ) -> Findings:
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary if ``printed``.
 
     Inputs that are too large for memory are cut into shards, in the folder of the results. Several conditions make a study;
-    ``also`` adds tables to the first.
+    ``also`` adds tables to the first, step by step.
 
     Raises:
         InputError: the folder has another evaluation; otherwise as ``evaluate``.
@@ -263,20 +264,28 @@ def evaluate_and_report(
             evaluations, readers = evaluate_shards(shards, settings, context, folder)
             study = study_of(conditions, evaluations, readers) if len(conditions) > 1 else None
         result = evaluations[0]
-        if also is not None:
-            result = also(result, context)
+        failed: Exception | None = None
+        try:
+            for added in also(result, context) if also else ():
+                result = added
+        except USER_ERRORS as error:
+            failed = error  # after the results so far are written
         step("writing tables and the page")
         found = write_results(result, name_files(files), out, study, origin)
     if printed:
         print_results(found, folder_at(out).shown(), full=full)
+    if failed:
+        raise failed
     return found
 
 
-def _with_traces(one: Asked, result: Evaluation, context: Context) -> Evaluation:
+def _with_traces(one: Asked, result: Evaluation, context: Context) -> Iterator[Evaluation]:
     step("counting the steps of traces")
-    with shown_progress() as shown:
-        again = replace(context, on_progress=shown) if one.options["leave_out"] else None
-        return traces.with_traces(result, one.tables[STEPS], again)
+    yield (result := traces.with_traces(result, one.tables[STEPS]))
+    if one.options["leave_out"]:
+        with shown_progress() as shown:
+            again = replace(context, on_progress=shown)
+            yield traces.with_credit(result, one.tables[STEPS], again)
 
 
 def _cut(

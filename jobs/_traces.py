@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from engine.messages.errors import InputError
+from engine.report.summary import SUMMARY
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
@@ -61,14 +62,24 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str
 
 @contextmanager
 def written(tables: Mapping[str, pl.DataFrame], out: Location) -> Iterator[None]:
-    """Write the tables of traces, in place of earlier ones; they go if inputs are refused."""
-    folder = folder_at(out) / FOLDER
-    folder.delete(filter(_OWN.fullmatch, folder.names() if tables else ()))
+    """Write the tables of traces, in place of earlier ones, which come back unless the results are replaced."""
+    folder, results = folder_at(out) / FOLDER, folder_at(out)
+    earlier = {name: folder.read(name) for name in filter(_OWN.fullmatch, folder.names())}
+    before = results.read(SUMMARY) if SUMMARY in results.names() else None
+    if tables:
+        folder.delete(earlier)
     for name, table in tables.items():
         table.write_parquet(content := BytesIO())
         folder.write(name, content.getvalue())
     try:
         yield
-    except InputError:
-        folder.delete(tables)
+    except BaseException as error:
+        if before == (results.read(SUMMARY) if SUMMARY in results.names() else None):
+            if earlier or isinstance(error, InputError):
+                folder.delete(tables.keys() - earlier.keys())
+            for name in earlier if tables else ():
+                folder.write(name, earlier[name])
+            raise
+        folder.delete(earlier.keys() - tables.keys())
         raise
+    folder.delete(earlier.keys() - tables.keys())

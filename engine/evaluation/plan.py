@@ -63,10 +63,8 @@ def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
         .join(listed, on=[RUN, QUERY_ID], how="left", maintain_order="left")
         .with_columns(pl.col(DOC_IDS).fill_null([]))
     )
-    if settings.reader.end_to_end == "recorded":
-        lists = lists.join(
-            inputs.tables[OUTPUTS], on=[RUN, QUERY_ID], how="semi", maintain_order="left"
-        )
+    if (outputs := inputs.tables.get(OUTPUTS)) is not None:  # a sample, for a plan, has none
+        lists = lists.join(outputs, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
     if share := settings.bootstrap.lists:
         lists = lists.filter(is_drawn(lists[QUERY_ID], settings.bootstrap.seed, share))
     if settings.ranking.missing == "skip":

@@ -157,7 +157,7 @@ def _notes(evaluations: Mapping[Condition, Evaluation], readings: Sequence[Job])
     failed = sum(reading.costs.failed for reading in readings)
     yield count_note("failed_reads_of_study", failed, "LLM call[|s] of the study failed")
     yield damaged_files(reading.costs for reading in readings)
-    if not settings.reader.end_to_end:
+    if settings.reader.end_to_end is not True:
         return
     cutoffs = {condition.k for condition in evaluations}
     asks = settings.resolved.asks

@@ -73,10 +73,10 @@ def _how(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"metric {_cut(settings['metric'])}"
     conditions = (summary.get("study") or {"conditions": [settings]})["conditions"]
     cutoffs = ", ".join(map(str, sorted({one["k"] for one in conditions})))
-    whole = settings["end_to_end_k"]
+    whole, is_recorded = settings["end_to_end_k"], settings.get("end_to_end") == "recorded"
     yield f"k = {cutoffs}" + (
         f": labels are made for {settings['k']} passages, the end-to-end answer is read from the first {whole}"
-        if summary["end_to_end"] and whole != settings["k"]
+        if summary["end_to_end"] and whole != settings["k"] and not is_recorded
         else ""
     )
 

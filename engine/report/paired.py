@@ -110,6 +110,8 @@ class Comparison:
             # Earlier versions stored no code of a function; its version is compared instead.
             codes = [code for of in facts if (code := of[_CODE])]
             unlike |= {"reader"} if codes and not set.intersection(*codes) else set()
+            ends = {one.configuration.get("end_to_end") for one in self.evaluations.values()}
+            unlike |= {"reader"} if len(ends) > 1 else set()
         return [name for name in SAME if name in unlike]
 
 
@@ -352,6 +354,8 @@ def _facts(findings: Findings) -> dict[str, set[str]]:
     is_known = by != UNNAMED if by else reader.get("version", "") is not None
     facts["reader"] = [(by or reader.get("fingerprint")) if is_known else None]
     facts[_CODE] = [reader.get("code_sha256")]
+    if summary["reader"] is None:  # recorded answers, and labels without a reader
+        facts["reader"] = ["none"]
     if METRIC_CODE in summary:  # the metric is a function
         facts["metric"] = [code and f"{metric} {code}"]
     for name in SAME[:2]:

@@ -66,8 +66,13 @@ def trace_steps(
     return made.select(*schema, *found.columns[-2:]).cast(schema)
 
 
-def trace_questions(by_step: pl.DataFrame, downstream: pl.DataFrame) -> pl.DataFrame:
-    """The table ``trace_questions``, from ``trace_steps`` and the scores of answers; also of answers without a step."""
+def trace_questions(
+    by_step: pl.DataFrame, downstream: pl.DataFrame, scored: pl.DataFrame
+) -> pl.DataFrame:
+    """The table ``trace_questions``, from ``trace_steps`` and the scores of answers; also of answers without a step.
+
+    ``scored``: ``run``, ``query_id``, ``annotator`` of the questions that count.
+    """
     key = [*_QUESTION, ANNOTATOR]
     found = by_step.group_by(key, maintain_order=True).agg(
         pl.len().alias(tables.STEPS_TAKEN),
@@ -76,7 +81,7 @@ def trace_questions(by_step: pl.DataFrame, downstream: pl.DataFrame) -> pl.DataF
         pl.col(tables.USEFUL, tables.NOT_AGAIN).sum(),
     )
     answers = downstream.select(*_QUESTION, pl.col(VALUE).alias(SCORE))
-    answers = answers.join(by_step.select(RUN, ANNOTATOR).unique(), on=RUN)
+    answers = answers.join(scored, on=_QUESTION, maintain_order="left")
     found = found.join(answers, on=key, how="full", coalesce=True, maintain_order="left_right")
     counts = pl.col(tables.STEPS_TAKEN, tables.PASSAGES, tables.USEFUL, tables.NOT_AGAIN)
     schema = pl.Schema(tables.TRACE_QUESTIONS)
@@ -125,6 +130,13 @@ def edited_runs(runs: pl.DataFrame, edited: pl.DataFrame) -> dict[str, pl.DataFr
             left = rows.filter(pl.col(_VARIANT).ne_missing(variant)).select(runs.columns)
             made[name] = left.with_columns(pl.lit(name).alias(RUN), rank.alias(RANK))
     return made
+
+
+def to_read(runs: pl.DataFrame, edited: pl.DataFrame) -> pl.DataFrame:
+    """``run`` and ``query_id`` of the lists of ``edited_runs`` that differ from others: whole, and without a step."""
+    whole = runs.select(_QUESTION).unique().with_columns(pl.lit(0, pl.Int64).alias(_VARIANT))
+    lists = pl.concat([whole, edited.select(*_QUESTION, _VARIANT).unique()])
+    return lists.select(pl.format("{} {}", RUN, _VARIANT).alias(RUN), QUERY_ID)
 
 
 def trace_credit(

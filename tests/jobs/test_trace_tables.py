@@ -7,6 +7,7 @@ import sys
 import polars as pl
 import pytest
 
+from engine.messages.errors import ReadError
 from tests.commands import erag
 from tests.expected import as_expected
 
@@ -144,3 +145,49 @@ def test_an_evaluation_without_traces_leaves_none_of_their_tables(traced, tmp_pa
     assert traced("--overwrite", traces=run) == 0
     assert not list((tmp_path / "out").glob("trace_*"))
     assert "listAlone" not in page.read_text()
+
+
+def test_credit_in_shards_is_that_of_the_whole(traced, tmp_path):
+    assert traced("--leave-out", "steps") == 0
+    whole = pl.read_parquet(tmp_path / "out" / "trace_credit.parquet")
+    assert traced("--leave-out", "steps", "--shard-pairs", 4, "--overwrite") == 0
+    assert pl.read_parquet(tmp_path / "out" / "trace_credit.parquet").equals(whole)
+    assert calls(tmp_path) == 32
+
+
+def test_what_is_done_is_written_before_an_error_of_the_second_evaluation(
+    traced, tmp_path, monkeypatch, capsys
+):
+    def fail(*given):
+        raise ReadError("calls failed")
+
+    monkeypatch.setattr("engine.report.traces.evaluate_shards", fail)
+    assert traced("--leave-out", "steps") == 1
+    assert "calls failed" in capsys.readouterr().err
+    names = {path.name for path in (tmp_path / "out").glob("*.parquet")}
+    assert {"trace_steps.parquet", "labels.parquet"} <= names
+    assert "trace_credit.parquet" not in names
+
+
+def test_a_refused_evaluation_leaves_earlier_traces(traced, tmp_path):
+    assert traced() == 0
+    folder = tmp_path / "out" / "traces"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    other = write_traces(tmp_path / "other.jsonl", TWO, wrong=[])
+    assert traced(traces=["--traces", other]) == 2
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert traced("--overwrite", traces=["--traces", other]) == 0
+    assert {path.name for path in folder.iterdir()} == {
+        "run-1-other.parquet", "steps.parquet", "outputs.parquet",
+    }  # fmt: skip
+
+
+def test_failed_calls_leave_their_questions_out_of_the_tables(traced, tmp_path):
+    reader = (tmp_path / "mine.py").read_text()
+    failing = reader.replace(
+        'return ["yes"', 'return [ValueError("no answer") if "question q6" in prompt else "yes"'
+    )
+    (tmp_path / "mine.py").write_text(failing)
+    assert traced("--failed-reads", "skip") == 0
+    found = pl.read_parquet(tmp_path / "out" / "trace_questions.parquet")
+    assert sorted({*found["query_id"]}) == ["q1", "q2", "q3", "q4", "q5"]

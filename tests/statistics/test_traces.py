@@ -61,7 +61,10 @@ def made(traces, labels, answers=()):
     used = labels_of(labels).join(steps, on="query_id", how="semi")
     downstream = framed([(r, q, 3, "", v) for r, q, v in answers], tables.DOWNSTREAM)
     by_step = trace_steps(steps, used, ["one", "two"], 2)
-    return by_step, trace_questions(by_step, downstream)
+    scored = by_step.select("run", "query_id", "annotator")
+    every = downstream.join(by_step.select("run", "annotator").unique(), on="run")
+    scored = pl.concat([scored, every.select(scored.columns)]).unique()
+    return by_step, trace_questions(by_step, downstream, scored)
 
 
 def ranks(docs):

@@ -129,9 +129,11 @@ def _searches(path: Location, spans: Mapping[str, Span]) -> list[Span]:
         span, inside = spans[own], within.get(spans[own][_PARENT], False)
         if not inside and str(first_of(span, _KIND)).upper() == "RETRIEVER":
             documents: dict[int, dict[str, Any]] = {}
-            for name, value in span.items():
+            for name in sorted(span, key=lambda name: ".metadata." in name):
                 if match := _DOCUMENT.fullmatch(name):
-                    documents.setdefault(int(match[1]), {})[match[2]] = value
+                    document = documents.setdefault(int(match[1]), {})
+                    if document.get(match[2]) is None:  # its own id before one in its metadata
+                        document[match[2]] = span[name]
             span[PASSAGES] = [documents[place] for place in sorted(documents)]
             outermost.append(span)
         within[own] = inside or bool(span.get(PASSAGES))
