@@ -40,7 +40,11 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str
     given, folder = {"traces": [file for _, file in files]}, folder_at(options["out"]) / FOLDER
     refuse_overlap(Inputs(given, {}), Outputs(folders=[folder.at]))
     queries = read_query_set(options["queries"], need_answers=False).table
-    ids = dict(queries.reverse().select(QUERY, QUERY_ID).iter_rows())
+    # As in runs, the text of a query stands for its id unless it is an id; here it must be of one query.
+    texts = queries.filter(~pl.col(QUERY).is_in(queries[QUERY_ID].implode()))
+    shared = {*texts.filter(texts[QUERY].is_duplicated())[QUERY]}
+    ids = dict(texts.select(QUERY, QUERY_ID).iter_rows())
+    ids |= dict.fromkeys(shared, "")
     tables, sources, every = dict[str, pl.DataFrame](), dict[str, Location](), []
     for name, file in files:
         every.append(read_traces(file, name, carried=not options["corpus"], ids=ids))

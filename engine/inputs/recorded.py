@@ -45,9 +45,9 @@ def check_outputs(
     else:
         texts = known.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
         outputs = with_ids(outputs, texts, QUERY_ID).unique(maintain_order=True)
-        if (twice := outputs.filter(outputs.select(RUN, QUERY_ID).is_duplicated())).height:
-            problem = f"query {quoted(twice[QUERY_ID][0])} has two outputs of one run"
-            raise InputError(problem, "keep one", "outputs.twice", path=path)
+    if (twice := outputs.filter(outputs.select(RUN, QUERY_ID).is_duplicated())).height:
+        problem = f"query {quoted(twice[QUERY_ID][0])} has two outputs of one run"
+        raise InputError(problem, "keep one", "outputs.twice", path=path)
     what = f"answers none of the {{}} [query|queries] of {query_set.numbering.path}"
     remedy = "name their ids or texts"
     others = count_strangers(outputs[QUERY_ID], known[QUERY_ID], what, remedy=remedy, path=path)

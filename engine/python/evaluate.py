@@ -26,7 +26,7 @@ from engine.machine.pool import beside_ray
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.python import parts
-from engine.python.input_forms import Given, inputs_of
+from engine.python.input_forms import Given, inputs_of, some_outputs
 from engine.python.options import EvaluateOptions
 from engine.python.result import Result
 from engine.ranking.scores import RankingSettings
@@ -111,7 +111,7 @@ def evaluate(
         passages,
         runs,
         answers=left.pop("answers", None),
-        outputs=left.pop("outputs", None),
+        outputs=some_outputs(left.pop("outputs", None)),
         ignore_identical_ids=fitted(_IGNORES, left.pop(_IGNORES, False), bool),
         limit=fitted("limit", left.pop("limit", None), Positive | None),
         tables={name: one for name in input_tables() if (one := left.pop(name, None)) is not None},

@@ -186,6 +186,11 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
     return found
 
 
+def some_outputs(given: Any) -> Any:
+    """Recorded outputs as they are given; None for the empty frame of traces without answers."""
+    return None if isinstance(given, pl.DataFrame) and given.is_empty() else given
+
+
 def _outputs(given: Any) -> Iterator[pl.DataFrame]:
     """The recorded outputs (``read_outputs``), if there are any."""
     several = given if isinstance(given, list | tuple) else [given]

@@ -52,7 +52,7 @@ def with_traces(result: Evaluation, steps: pl.DataFrame) -> Evaluation:
     scored = result.query_scores.join(steps, on=RUN, how="semi").select(key).unique()
     by_step = traces.trace_steps(steps, labels, settings.labels.names(), settings.ranking.k)
     by_step = by_step.join(scored, on=key, how="semi", maintain_order="left")
-    by_question = traces.trace_questions(by_step, result.downstream, scored)
+    by_question = traces.trace_questions(by_step, result.downstream)
     made = [by_step, by_question, traces.trace_runs(by_question, *_how(result))]
     beyond = pairs.height - labels.select(QUERY_ID, DOC_ID).n_unique()
     notes = (*result.notes, count_note("unlabelled_passages", beyond, _UNLABELLED))

@@ -66,26 +66,18 @@ def trace_steps(
     return made.select(*schema, *found.columns[-2:]).cast(schema)
 
 
-def trace_questions(
-    by_step: pl.DataFrame, downstream: pl.DataFrame, scored: pl.DataFrame
-) -> pl.DataFrame:
-    """The table ``trace_questions``, from ``trace_steps`` and the scores of answers; also of answers without a step.
-
-    ``scored``: ``run``, ``query_id``, ``annotator`` of the questions that count.
-    """
-    key = [*_QUESTION, ANNOTATOR]
-    found = by_step.group_by(key, maintain_order=True).agg(
+def trace_questions(by_step: pl.DataFrame, downstream: pl.DataFrame) -> pl.DataFrame:
+    """The table ``trace_questions``, from ``trace_steps`` and the scores of answers: of questions with a step."""
+    found = by_step.group_by(*_QUESTION, ANNOTATOR, maintain_order=True).agg(
         pl.len().alias(tables.STEPS_TAKEN),
         pl.col(NEW).sum().alias(tables.PASSAGES),
         pl.col(STEP).filter(tables.FIRST_USEFUL).min().alias(tables.FIRST_USEFUL),
         pl.col(tables.USEFUL, tables.NOT_AGAIN).sum(),
     )
     answers = downstream.select(*_QUESTION, pl.col(VALUE).alias(SCORE))
-    answers = answers.join(scored, on=_QUESTION, maintain_order="left")
-    found = found.join(answers, on=key, how="full", coalesce=True, maintain_order="left_right")
-    counts = pl.col(tables.STEPS_TAKEN, tables.PASSAGES, tables.USEFUL, tables.NOT_AGAIN)
+    found = found.join(answers, on=_QUESTION, how="left", maintain_order="left")
     schema = pl.Schema(tables.TRACE_QUESTIONS)
-    return found.with_columns(counts.fill_null(0)).select(list(schema)).cast(schema)
+    return found.select(list(schema)).cast(schema)
 
 
 def trace_runs(questions: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters) -> pl.DataFrame:

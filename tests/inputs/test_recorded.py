@@ -7,6 +7,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import engine
+from engine import read_traces
 from engine.report.findings import read_findings
 from engine.sources.runs.outputs import named_file, read_outputs
 from tests.commands import erag
@@ -187,3 +188,23 @@ def test_a_comparison_says_that_one_side_was_recorded(tmp_path):
     compared = engine.compare(tmp_path / "read", tmp_path / "recorded")
     assert [one for one in compared.unlike if one.startswith("end_to_end")]
     assert {row["difference"] for row in compared.pairs} == {0.0}
+
+
+def test_an_output_with_and_without_the_name_of_its_run_is_refused(tmp_path):
+    outputs = [
+        {"query_id": "q0", "output": "x"},
+        {"run": "near", "query_id": "q0", "output": "y"},
+    ]
+    with refused("outputs.twice"):
+        engine.evaluate(
+            QUERIES, PASSAGES, {"near": RUNS["near"]}, reader=Reading(), outputs=outputs, k=2,
+            progress=False, store=tmp_path / "store",
+        )  # fmt: skip
+
+
+def test_traces_without_answers_are_read(tmp_path):
+    outputs = read_traces([{"query_id": "q0", "step": 1, "passages": ["d0"]}]).outputs
+    reader = Reading()
+    result = evaluate(tmp_path, reader, outputs=outputs)
+    assert result.summary["configuration"]["end_to_end"] is True
+    assert reader.prompts > result.labels.height

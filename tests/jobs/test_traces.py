@@ -119,3 +119,22 @@ def test_unusable_traces_are_refused_in_a_line(given, capsys, what):
     assert len(said) == 1
     as_expected(said[0])
     assert sorted(path.name for path in (given / "out" / "traces").iterdir()) == ["bm25.jsonl"]
+
+
+def test_an_id_is_no_text_of_another_query_and_a_text_must_be_of_one(given, capsys):
+    queries = [
+        {"id": "a", "query": "b", "answers": ["x"]},
+        {"id": "b", "query": "c", "answers": ["y"]},
+        {"id": "d", "query": "twice", "answers": ["x"]},
+        {"id": "e", "query": "twice", "answers": ["y"]},
+    ]
+    write(given / "queries.jsonl", queries)
+    passages = [{"id": "p", "text": "it is y"}]
+    own = {"step": 1, "search": "s", "passages": passages, "output": "y"}
+    write(given / "own.jsonl", [{"query_id": "b", **own}])
+    assert not erag("evaluate", *RECORDED, "--traces", "own.jsonl", "--out", "out")
+    found = pl.read_parquet("out/downstream.parquet").filter(pl.col("output") == "y")
+    assert found.select("query_id", "value").rows() == [("b", 1.0)]
+    write(given / "twice.jsonl", [{"query": "twice", **own}])
+    assert erag("evaluate", *RECORDED, "--traces", "twice.jsonl", "--out", "new") == 2
+    as_expected(capsys.readouterr().err.splitlines()[-1])

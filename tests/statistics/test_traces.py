@@ -61,10 +61,7 @@ def made(traces, labels, answers=()):
     used = labels_of(labels).join(steps, on="query_id", how="semi")
     downstream = framed([(r, q, 3, "", v) for r, q, v in answers], tables.DOWNSTREAM)
     by_step = trace_steps(steps, used, ["one", "two"], 2)
-    scored = by_step.select("run", "query_id", "annotator")
-    every = downstream.join(by_step.select("run", "annotator").unique(), on="run")
-    scored = pl.concat([scored, every.select(scored.columns)]).unique()
-    return by_step, trace_questions(by_step, downstream, scored)
+    return by_step, trace_questions(by_step, downstream)
 
 
 def ranks(docs):
@@ -133,10 +130,7 @@ def test_questions_are_counted_as_by_plain_loops(traces, labels):
     known = {(run, query): value for run, query, value in answers}
     expected = {}
     for annotator in ("one", "two"):
-        for (run, query), lists in {
-            **traces,
-            **{(r, q): [] for r, q, _ in answers if q == "unasked"},
-        }.items():
+        for (run, query), lists in traces.items():
             useful = [
                 {d for d in docs if labels.get((query, d, annotator), 0) >= 0.5} for docs in lists
             ]

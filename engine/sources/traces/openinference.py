@@ -51,8 +51,9 @@ def records_of_spans(
     for line, record in records:
         span, fault = _flat(record), partial(InputError, path=path, line=line)
         trace, own, start = first_of(span, _TRACE), first_of(span, _ID), span.get(_START)
-        spans = traces.setdefault(trace, {})
-        if trace is None or own is None or own in spans:
+        known = all(isinstance(one, str | int | None) for one in (trace, own, span.get(_PARENT)))
+        spans = traces.setdefault(trace, {}) if known else {}
+        if trace is None or own is None or own in spans or not known:
             problem = f"the span {quoted(own)} of trace {quoted(trace)} has no id of its own"
             remedy = "export each span once, with `trace_id` and `span_id`"
             raise fault(problem, remedy, "traces.span")
@@ -76,7 +77,8 @@ def records_of_spans(
             raise fault(problem, "export whole traces, of one question each", "traces.root")
         query = {QUERY_ID: root.get("metadata.query_id"), QUERY: _text(root, "input")}
         query[RUN] = root.get("metadata.run")
-        if (question := query[QUERY_ID] or query[QUERY]) is None:
+        question = query[QUERY_ID] or query[QUERY]
+        if not isinstance(question, str | int) or not isinstance(query[RUN], str | None):
             raise fault(f"{here} no question", "write it into `input.value`", "traces.question")
         if (other := queries.setdefault((query[RUN], question), trace)) != trace:
             problem = f"{here} the question of trace {quoted(other)}"
@@ -134,7 +136,9 @@ def _searches(path: Location, spans: Mapping[str, Span]) -> list[Span]:
                     document = documents.setdefault(int(match[1]), {})
                     if document.get(match[2]) is None:  # its own id before one in its metadata
                         document[match[2]] = span[name]
-            span[PASSAGES] = [documents[place] for place in sorted(documents)]
+            # A frame has nulls for the documents that only other spans have.
+            own_places = [place for place in sorted(documents) if any(documents[place].values())]
+            span[PASSAGES] = [documents[place] for place in own_places]
             outermost.append(span)
         within[own] = inside or bool(span.get(PASSAGES))
     return sorted(outermost, key=lambda span: (span[_START], span[LINE]))

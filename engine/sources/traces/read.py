@@ -63,7 +63,7 @@ def read_traces(
         name: the run of records without ``run``; by default the name of the file.
         records: (line, record)s in place of the file's.
         carried: whether the texts of passages count; else ids name passages of a corpus.
-        ids: of queries, by their texts.
+        ids: of queries, by their texts; empty for a text that several have.
 
     Raises:
         InputError: steps of a query other than 1, 2, …; an answer before the last step, or two; a record without passages
@@ -117,7 +117,11 @@ def _parts(
         fault = partial(InputError, path=path, line=line)
         query_id, run = query_of(fault, record), run_of(fault, record) or name
         here, query_id = f"query {quoted(query_id)} has", ids.get(composed(query_id), query_id)
-        items, text = list_in(record, RESULTS), record.get(SEARCH) or ""
+        items, text = list_in(record, RESULTS), record.get(SEARCH)
+        text = "" if text is None else text
+        if not query_id:
+            problem = f"{here} the text of several queries"
+            raise fault(problem, "name its id", "traces.query")
         step: Any = record.get(STEP)
         own = traces.setdefault((run, query_id), {})
         if items is not None:
@@ -141,8 +145,10 @@ def _parts(
     outputs = outputs_of([("", path, answers)] * bool(answers))
     for line, one in answers:
         last, step = len(traces[one[RUN], one[QUERY_ID]]), one.get(STEP)
-        if isinstance(step, int | float) and step < last:
-            problem = f"query {quoted(one[QUERY_ID])} has its answer in step {step} of {last}"
+        if step is not None and step != last > 0:
+            problem = (
+                f"query {quoted(one[QUERY_ID])} has its answer in step {quoted(step)} of {last}"
+            )
             remedy = "write it into the last step, or a record of its own"
             raise InputError(problem, remedy, "traces.answers", path=path, line=line)
     return traces, outputs

@@ -173,7 +173,9 @@ BAD = {
     "no search": ("traces.passageless", None, root(), span("s", "r", kind="LLM")),
     "no start": ("traces.time", 2, root(), {**S, "start_time": None}),
     "a start in words": ("traces.time", 2, root(), {**S, "start_time": "noon"}),
-    "a document without id and text": ("runs.passageless", 2, root(), span("s", "r", documents=[{"document.id": None}])),
+    "an id in a list": ("traces.span", 2, root(), span("s", ["r"], documents=[A])),
+    "a question in a list": ("traces.question", 1, root(metadata={"query_id": ["q"]}), S),
+    "a document without id and text": ("runs.passageless", 2, root(), span("s", "r", documents=[{"document.metadata": {"title": "t"}}])),
 }  # fmt: skip
 
 
@@ -189,3 +191,12 @@ def test_long_chains_of_spans_take_no_quadratic_time():
     chain = [span(f"s{n}", f"s{n - 1}" if n else "r", kind="CHAIN") for n in range(depth)]
     found = traces(root(), *chain, span("last", f"s{depth - 1}", documents=[A]))
     assert found.runs["doc_id"].to_list() == ["a"]
+
+
+def test_nulls_of_a_frame_are_no_documents():
+    rows = of_frame([root(), span("s", "r", second=2), span("u", "r", second=3)])
+    for row, texts in zip(rows, [(None, None), ("one", "two"), ("three", None)], strict=True):
+        for place, text in enumerate(texts):
+            row[f"attributes.retrieval.documents.{place}.document.content"] = text
+    found = read_traces("spans", records=enumerate(rows, 1))
+    assert [len(docs) for docs in found.steps["doc_ids"]] == [2, 1]

@@ -113,6 +113,8 @@ BAD = {
     "a step in words": ("traces.step", 1, search("first", ["a"])),
     "a step that is true": ("traces.step", 1, search(True, ["a"])),
     "an endless step": ("traces.step", 1, search(2**70, ["a"])),
+    "an answer beyond the last step": ("traces.answers", 2, GOOD, {"query_id": "q1", "step": 9, "output": "x"}),
+    "a search that is no text": ("traces.text", 1, search(1, ["a"], search=0)),
     "no query": ("runs.queryless", 1, {"step": 1, "passages": ["a"]}),
     "a query in a list": ("runs.query", 1, search(1, ["a"], query=["q1"])),
     "a run in a list": ("runs.name", 1, search(1, ["a"], run=["x"])),
