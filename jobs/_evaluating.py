@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import polars as pl
 from cyclopts import App
 
 from engine.evaluation.conclude import Evaluation
@@ -60,20 +59,20 @@ from jobs._options import check_numbers, items_of, options_from, with_options, w
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
 from jobs._terminal import say, say_json, standard_output, step, verbosity, warn_of_code
-from jobs._traces import STEPS, with_traces, written
+from jobs._traces import STEPS, TraceFiles, with_traces, written
 
 # Options of the whole study.
 _OF_ALL = ("data", "out", "store", "overwrite", "full", "config")
 
 
 class Asked(NamedTuple):
-    """An evaluation or a study of a data set: its options, and the files, settings and tables that they stand for."""
+    """An evaluation or a study of a data set: its options, and the files, settings and traces that they stand for."""
 
     options: Mapping[str, Any]
     files: InputFiles
     conditions: Mapping[Condition, Settings]
     store: Location
-    tables: Mapping[str, pl.DataFrame]
+    traces: TraceFiles
 
 
 def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
@@ -126,12 +125,14 @@ def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
 
 
 def _asked(options: Mapping[str, Any]) -> Asked:
-    options, tables = with_traces(options)
+    options, files_of_traces = with_traces(options)
     sweep = sweep_of(options)
     settings = settings_of(options, sweep)
     warn_of_code(settings.reader.trust_remote_code)
     store = options["store"] or cache_directory() / "reads"
-    return Asked(options, files_of(options, settings), vary(settings, sweep), store, tables)
+    return Asked(
+        options, files_of(options, settings), vary(settings, sweep), store, files_of_traces
+    )
 
 
 def _options_in(path: Path) -> dict[str, Any]:
@@ -202,7 +203,7 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
             refuse_another(out, one.conditions)
     found = {}
     for name, one in asked.items():
-        with sole_writer(one.options["out"]), written(one.tables, one.options["out"]):
+        with sole_writer(one.options["out"]), written(one.traces, one.options["out"]):
             found[name] = evaluate_and_report(
                 one.files,
                 one.conditions,
@@ -211,7 +212,7 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
                 full=options["full"],
                 overwrite=options["overwrite"],
                 printed=not name,
-                also=partial(_with_traces, one) if one.tables else None,
+                also=partial(_with_traces, one) if one.traces.tables else None,
             )
     if options["data"]:
         report(found, options)
@@ -281,11 +282,12 @@ def evaluate_and_report(
 
 def _with_traces(one: Asked, result: Evaluation, context: Context) -> Iterator[Evaluation]:
     step("counting the steps of traces")
-    yield (result := traces.with_traces(result, one.tables[STEPS]))
+    steps, notes = one.traces.tables[STEPS], (*result.notes, *one.traces.notes)
+    yield (result := traces.with_traces(replace(result, notes=notes), steps))
     if one.options["leave_out"]:
         with shown_progress() as shown:
             again = replace(context, on_progress=shown)
-            yield traces.with_credit(result, one.tables[STEPS], again)
+            yield traces.with_credit(result, steps, again)
 
 
 def _cut(
@@ -347,7 +349,7 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
     for name, one in data_sets(options).items():
         if name:
             say(f"data set {name}:")
-        with written(one.tables, one.options["out"]):  # a temporary folder, in which they stay
+        with written(one.traces, one.options["out"]):  # a temporary folder, in which they stay
             settings = list(one.conditions.values())
         pace_for(asked, settings)  # before inputs are read
         k = max(condition.k for condition in one.conditions)
@@ -360,7 +362,7 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
         step("preparing the reader")
         more = []
         if one.options["leave_out"]:
-            more = [traces.edited(inputs, one.tables[STEPS], settings[0])[:2]]
+            more = [traces.edited(inputs, one.traces.tables[STEPS], settings[0])[:2]]
         made = plan_evaluation(
             inputs, settings, asked, store=one.store, sample=sample, on_event=event, more=more
         )

@@ -5,85 +5,109 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from engine.messages.errors import InputError
+from engine.messages.notes import Note
 from engine.report.summary import SUMMARY
 from engine.sources.io.folders import folder_at
-from engine.sources.io.locations import Location
+from engine.sources.io.locations import Location, locate
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.outputs import named_file
 from engine.sources.runs.read import require_new_name
 from engine.sources.traces.read import read_traces
 from engine.tables import QUERY, QUERY_ID, RUN
-from jobs._terminal import say, step
+from jobs._evaluation_options import given_files
+from jobs._terminal import step
 
 FOLDER = "traces"
 _OUTPUTS, STEPS = "outputs.parquet", "steps.parquet"
 _OWN = re.compile(rf"run-\d+.*\.parquet|{_OUTPUTS}|{STEPS}")
 
 
-def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, pl.DataFrame]]:
-    """The options with runs and outputs in place of traces, and the tables of these by their files' names."""
+class TraceFiles(NamedTuple):
+    """Traces as files: tables by name, the users' files that they are made of, by name, and notes on these."""
+
+    tables: Mapping[str, pl.DataFrame] = {}
+    sources: Mapping[str, Path] = {}
+    notes: tuple[Note, ...] = ()
+
+
+def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], TraceFiles]:
+    """The options with runs and outputs in place of traces, and the files of these.
+
+    Raises:
+        InputError: ``leave_out`` without traces, an input in the folder of these files, or as ``read_traces``.
+    """
     if options["leave_out"] and not options["traces"]:
         remedy = "give the traces, or leave it out"
         raise InputError("`leave_out` without `traces`", remedy, "settings.traces")
-    if not options["traces"] or options["queries"] is None:
-        return options, {}
-    step("reading the traces")
     files = [(name, Path(file)) for name, file in map(named_file, options["traces"])]
     given, folder = {"traces": [file for _, file in files]}, folder_at(options["out"]) / FOLDER
-    refuse_overlap(Inputs(given, {}), Outputs(folders=[folder.at]))
+    recorded = [locate(named_file(path)[1]) for path in options["outputs"]]
+    inputs = given_files({**options, **given, "outputs": recorded})
+    refuse_overlap(Inputs(inputs, {}), Outputs(folders=[folder.at]))
+    if not files or options["queries"] is None:
+        return options, TraceFiles()
+    step("reading the traces")
     queries = read_query_set(options["queries"], need_answers=False).table
     # As in runs, the text of a query stands for its id unless it is an id; here it must be of one query.
     texts = queries.filter(~pl.col(QUERY).is_in(queries[QUERY_ID].implode()))
-    shared = {*texts.filter(texts[QUERY].is_duplicated())[QUERY]}
     ids = dict(texts.select(QUERY, QUERY_ID).iter_rows())
-    ids |= dict.fromkeys(shared, "")
-    tables, sources, every = dict[str, pl.DataFrame](), dict[str, Location](), []
+    ids |= dict.fromkeys(texts.filter(texts[QUERY].is_duplicated())[QUERY], "")
+    tables, names, every = dict[str, pl.DataFrame](), dict[str, Location](), []
+    sources, notes = {_OUTPUTS: files[0][1], STEPS: files[0][1]}, list[Note]()
     for name, file in files:
         every.append(read_traces(file, name, carried=not options["corpus"], ids=ids))
-        for note in every[-1].notes:
-            if note.is_shown:
-                say(f"note: {file}: {note.text}")
+        notes += (replace(n, text=f"{file}: {n.text}", about=(str(file),)) for n in every[-1].notes)
         for run in every[-1].runs.partition_by(RUN, maintain_order=True):
-            require_new_name(file, name := run[RUN][0], sources)
+            require_new_name(file, name := run[RUN][0], names)
             safe = re.sub(r"[^\w.-]+", "-", name)[:60]
-            tables[f"run-{len(sources)}-{safe}.parquet"] = run
+            tables[table := f"run-{len(names)}-{safe}.parquet"] = run
+            sources[table] = file
     runs = [*options["run"], *(Path(folder.place(name)) for name in tables)]
     tables[STEPS] = pl.concat(traces.steps for traces in every)
-    recorded, outputs = pl.concat(traces.outputs for traces in every), tuple(options["outputs"])
-    if options["end_to_end"] and not recorded.is_empty():
-        tables[_OUTPUTS] = recorded
+    answers, outputs = pl.concat(traces.outputs for traces in every), tuple(options["outputs"])
+    if options["end_to_end"] and not answers.is_empty():
+        tables[_OUTPUTS] = answers
         outputs += (Path(folder.place(_OUTPUTS)),)
-    return {**options, **given, "run": runs, "outputs": outputs}, tables
+    changed = {**options, **given, "run": runs, "outputs": outputs}
+    return changed, TraceFiles(tables, sources, tuple(notes))
 
 
 @contextmanager
-def written(tables: Mapping[str, pl.DataFrame], out: Location) -> Iterator[None]:
-    """Write the tables of traces, in place of earlier ones, which come back unless the results are replaced."""
-    folder, results = folder_at(out) / FOLDER, folder_at(out)
-    earlier = {name: folder.read(name) for name in filter(_OWN.fullmatch, folder.names())}
-    before = results.read(SUMMARY) if SUMMARY in results.names() else None
-    if tables:
-        folder.delete(earlier)
+def written(files: TraceFiles, out: Location) -> Iterator[None]:
+    """Write the files of traces, in place of earlier ones, which come back unless the results are replaced."""
+    results, folder, tables = folder_at(out), folder_at(out) / FOLDER, files.tables
+    names = [*filter(_OWN.fullmatch, folder.names())]
+    earlier = {name: folder.read(name) for name in names if tables}
+
+    def summary() -> bytes | None:
+        return results.read(SUMMARY) if SUMMARY in results.names() else None
+
+    before = summary()
+    folder.delete(earlier)
     for name, table in tables.items():
         table.write_parquet(content := BytesIO())
         folder.write(name, content.getvalue())
     try:
         yield
+        folder.delete({*names} - tables.keys())
     except BaseException as error:
-        if before == (results.read(SUMMARY) if SUMMARY in results.names() else None):
-            if earlier or isinstance(error, InputError):
-                folder.delete(tables.keys() - earlier.keys())
-            for name in earlier if tables else ():
-                folder.write(name, earlier[name])
-            raise
-        folder.delete(earlier.keys() - tables.keys())
+        if summary() != before:
+            folder.delete({*names} - tables.keys())
+        elif earlier or isinstance(error, InputError):
+            folder.delete(tables)
+            for name, former in earlier.items():
+                folder.write(name, former)
+        if isinstance(error, InputError):
+            for name, source in files.sources.items():  # users know their own files
+                if str(error.path) == str(folder.place(name)):
+                    raise InputError(error.problem, error.remedy, error.code, path=source) from None
         raise
-    folder.delete(earlier.keys() - tables.keys())

@@ -382,8 +382,9 @@ def _check_until(settings: Settings) -> None:
 def _check_lists(settings: Settings) -> None:
     if settings.bootstrap.samples and settings.reader.end_to_end is not True:
         name = "lists" if settings.bootstrap.lists else "width"
-        problem = f"`{name}` without whole lists"
-        raise InputError(problem, "leave it out, or use `end_to_end`", "settings.listless")
+        problem, remedy = f"`{name}` without reads of whole lists", "leave it out"
+        remedy += ", or use `end_to_end`" * (not settings.reader.end_to_end)
+        raise InputError(problem, remedy, "settings.listless")
 
 
 def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str]) -> None:

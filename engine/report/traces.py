@@ -66,11 +66,9 @@ def with_credit(result: Evaluation, steps: pl.DataFrame, context: Context) -> Ev
     Raises:
         InputError, ReadError: as ``evaluate_shards``.
     """
-    shards, settings = result.shards, result.settings
-    inputs, second, edits = edited(_together(shards), steps, settings)
+    inputs, second, edits = edited(_together(result.shards), steps, result.settings)
     (evaluation,), jobs = evaluate_shards(InMemoryInputs(inputs), [second], context)
-    asked = steps.join(shards.queries(), on=QUERY_ID, how="semi", maintain_order="left")
-    credit = traces.trace_credit(asked, edits, evaluation.downstream, *_how(result))
+    credit = traces.trace_credit(steps, edits, evaluation.downstream, *_how(result))
     calls = calls_line(costs_together([job.costs for job in jobs]))
     text = f"for the credit of steps, lists were read whole, and without single steps: {calls}"
     further = {**result.further, TABLES[-1]: credit}
@@ -113,21 +111,22 @@ def edited(
 
     Lists have the passages that the reader may get.
     """
-    k, weights = settings.ranking.k, not is_api(settings.reader.reader)
-    weights &= settings.reader.own(settings.reader.reader) is None
-    bounds = {name: getattr(settings.api, name) for name in _BOUNDS}
-    usual, kept = RunningSettings(), settings.running
-    # Options of models that read nothing here would be refused.
+    reader, running, api, k = settings.reader, settings.running, settings.api, settings.ranking.k
+    # Options of models that read nothing here, or of machines that read nothing, would be refused.
+    if is_server := is_api(reader.reader):
+        running = RunningSettings(failed_reads=running.failed_reads, reread=running.reread)
+    else:
+        api = ApiSettings(**{name: getattr(api, name) for name in _BOUNDS})
+    if is_server or reader.own(reader.reader):
+        reader, running = replace(reader, **_WITHOUT_WEIGHTS), replace(running, memory=0)
     settings = replace(
         settings,
-        reader=replace(settings.reader, end_to_end=True, **({} if weights else _WITHOUT_WEIGHTS)),
+        reader=replace(reader, end_to_end=True),
         labels=LabelSettings(annotators=(_NOTHING,)),
         ranking=RankingSettings(k=k, measures=f"P@{k}"),
         bootstrap=Bootstrap(resamples=0, seed=settings.bootstrap.seed),
-        api=settings.api if is_api(settings.reader.reader) else ApiSettings(**bounds),
-        running=replace(kept, lazy=False)
-        if weights
-        else replace(usual, failed_reads=kept.failed_reads, reread=kept.reread),
+        running=replace(running, lazy=False),
+        api=api,
     )
     cut = cut_for(inputs, [settings])[0]
     rows = cut.runs.sort(RUN, QUERY_ID, RANK).filter(settings.is_given).select(cut.runs.columns)

@@ -138,3 +138,28 @@ def test_an_id_is_no_text_of_another_query_and_a_text_must_be_of_one(given, caps
     write(given / "twice.jsonl", [{"query": "twice", **own}])
     assert erag("evaluate", *RECORDED, "--traces", "twice.jsonl", "--out", "new") == 2
     as_expected(capsys.readouterr().err.splitlines()[-1])
+
+
+def test_files_of_earlier_traces_are_no_inputs_of_an_evaluation_there(given, capsys):
+    assert not erag("evaluate", *RECORDED, "--traces", "bm25.jsonl", "--out", "out")
+    folder = given / "out" / "traces"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    place = next(folder.glob("run-*"))
+    assert erag("evaluate", *RECORDED, "--run", place, "--out", "out", "--overwrite") == 2
+    as_expected(capsys.readouterr().err.splitlines()[-1])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_notes_on_traces_stand_in_the_results_and_refusals_name_their_file(given, capsys):
+    again = {"query_id": "q1", "step": 1, "search": "s", "passages": [ARUBA, ARUBA]}
+    write(given / "again.jsonl", [again])
+    assert not erag("evaluate", *RECORDED, "--traces", "again.jsonl", "--out", "out")
+    notes = json.loads((given / "out" / "summary.json").read_text())["notes"]
+    assert [note["about"] for note in notes["repeated_passages"]] == [["again.jsonl"]]
+    write(given / "corpus.jsonl", [{"id": "z", "text": "zero"}])
+    stranger = {"query_id": "q1", "step": 1, "search": "s", "passages": ["z", "unknown"]}
+    write(given / "unknown.jsonl", [stranger])
+    capsys.readouterr()
+    options = ("--traces", "unknown.jsonl", "--corpus", "corpus.jsonl", "--out", "new")
+    assert erag("evaluate", *RECORDED, *options) == 2
+    assert "erag: unknown.jsonl:" in capsys.readouterr().err
