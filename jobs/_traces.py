@@ -109,5 +109,5 @@ def written(files: TraceFiles, out: Location) -> Iterator[None]:
         if isinstance(error, InputError):
             for name, source in files.sources.items():  # users know their own files
                 if str(error.path) == str(folder.place(name)):
-                    raise InputError(error.problem, error.remedy, error.code, path=source) from None
+                    raise error.at(source) from None
         raise
