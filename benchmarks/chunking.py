@@ -29,7 +29,7 @@ from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.io.files import write_parquet
-from engine.sources.passages.cut import Cutting, passages
+from engine.sources.passages.cut import CutSettings, passages
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
 from engine.tables import (
@@ -46,8 +46,8 @@ from engine.tables import (
     VALUE,
 )
 
-CUTS = {f"{words}-words": Cutting(words=words) for words in (50, 100, 200, 300)}
-CUTS["300-characters"] = Cutting(characters=300, overlap=20)
+CUTS = {f"{words}-words": CutSettings(words=words) for words in (50, 100, 200, 300)}
+CUTS["300-characters"] = CutSettings(characters=300, overlap=20)
 # Ranks for measures without a budget, and most passages of a list.
 RANKS, DEPTH = 3, 20
 READER = ReaderSettings(reader=BUNDLED_FID, augmentation="fid")

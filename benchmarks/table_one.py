@@ -429,7 +429,7 @@ def by_way(folder: Path) -> Grid:
     return Grid("by way", caption, head, rows, 3, title)
 
 
-def summary(found: across.Together) -> dict[str, str]:
+def summary(found: across.DataSetComparison) -> dict[str, str]:
     """The first figures: the answer, and the order of annotators in each column."""
     answer = across.answer(found)
     return {"answer": answer.headline} | dict(
@@ -449,7 +449,7 @@ def means(folder: Path) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def page(found: across.Together, ends: pl.DataFrame, ways: Grid) -> Iterator[str]:
+def page(found: across.DataSetComparison, ends: pl.DataFrame, ways: Grid) -> Iterator[str]:
     """The table as Markdown, with explanations."""
     yield across.answer(found).headline
     yield ""

@@ -65,7 +65,7 @@ from jobs._traces import STEPS, TraceFiles, with_traces, written
 _OF_ALL = ("data", "out", "store", "overwrite", "full", "config")
 
 
-class Asked(NamedTuple):
+class EvaluationRequest(NamedTuple):
     """An evaluation or a study of a data set: its options, and the files, settings and traces that they stand for."""
 
     options: Mapping[str, Any]
@@ -75,7 +75,7 @@ class Asked(NamedTuple):
     traces: TraceFiles
 
 
-def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
+def data_sets(options: Mapping[str, Any]) -> dict[str, EvaluationRequest]:
     """Options by name of data set; without `data`, the one data set has no name.
 
     The file of a data set overrides the common options. An annotator requested for all data sets is left out if its
@@ -109,7 +109,7 @@ def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
     return asked
 
 
-def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
+def _refuse_unlike(asked: Mapping[str, EvaluationRequest]) -> None:
     (first, one), *others = ((name, next(iter(a.conditions.values()))) for name, a in asked.items())
     for name, other in others:
         for what, of, its in (
@@ -124,13 +124,13 @@ def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
                 raise InputError(problem, remedy, "settings.datasets")
 
 
-def _asked(options: Mapping[str, Any]) -> Asked:
+def _asked(options: Mapping[str, Any]) -> EvaluationRequest:
     options, files_of_traces = with_traces(options)
     sweep = sweep_of(options)
     settings = settings_of(options, sweep)
     warn_of_code(settings.reader.trust_remote_code)
     store = options["store"] or cache_directory() / "reads"
-    return Asked(
+    return EvaluationRequest(
         options, files_of(options, settings), vary(settings, sweep), store, files_of_traces
     )
 
@@ -280,7 +280,9 @@ def evaluate_and_report(
     return found
 
 
-def _with_traces(one: Asked, result: Evaluation, context: Context) -> Iterator[Evaluation]:
+def _with_traces(
+    one: EvaluationRequest, result: Evaluation, context: Context
+) -> Iterator[Evaluation]:
     step("counting the steps of traces")
     steps, notes = one.traces.tables[STEPS], (*result.notes, *one.traces.notes)
     yield (result := traces.with_traces(replace(result, notes=notes), steps))

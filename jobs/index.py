@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from engine.machine.remote.api_settings import ServerSettings, is_api
 from engine.machine.remote.limits import limits_of
 from engine.machine.survey import reading_dtype, reads_on_gpus
-from engine.messages.checked import Checked, Natural, Positive, fitted
+from engine.messages.checked import CheckedSettings, Natural, Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.retrieval import bm25 as lexical
@@ -38,7 +38,7 @@ Memory = Annotated[Size, Parameter(help="Memory limit of one actor (1.5GiB).")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Build(Checked):
+class Build(CheckedSettings):
     """Input and output of an index.
 
     Attributes:
@@ -59,7 +59,7 @@ class Build(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Splitting:
+class WordSettings:
     """How BM25 splits texts into words.
 
     Attributes:
@@ -78,7 +78,7 @@ class Splitting:
 def bm25(
     *,
     build: Annotated[Build, Parameter(name="*")],
-    splitting: Annotated[Splitting, Parameter(name="*")] = Splitting(),
+    splitting: Annotated[WordSettings, Parameter(name="*")] = WordSettings(),
     threads: int | None = None,
     config: ConfigFile = None,
 ) -> None:
@@ -154,7 +154,7 @@ def several(
     *,
     build: Annotated[Build, Parameter(name="*")],
     encoder: Models = (BUNDLED,),
-    splitting: Annotated[Splitting, Parameter(name="*")] = Splitting(),
+    splitting: Annotated[WordSettings, Parameter(name="*")] = WordSettings(),
     server: Annotated[ServerSettings, Parameter(name="*")] = ServerSettings(),  # noqa: B008 - it is frozen
     options: Annotated[IndexOptions, Parameter(name="*")] = IndexOptions(),  # noqa: B008 - it is frozen
     memory: Memory = 0,

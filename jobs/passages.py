@@ -13,7 +13,7 @@ from engine.messages.wording import counted
 from engine.sources.io.folders import folder_at, require_file_output, require_output
 from engine.sources.io.outputs import Inputs, Outputs, delivered, refuse_overlap
 from engine.sources.io.records import SkipBad
-from engine.sources.passages.cut import ArticleId, Cutting
+from engine.sources.passages.cut import ArticleId, CutSettings
 from engine.sources.passages.write import write_passages
 from jobs._command import ConfigFile, run_command, with_verbosity
 from jobs._options import Texts
@@ -28,7 +28,7 @@ def passages(
     source: Texts,
     *,
     out: Path,
-    cutting: Annotated[Cutting, Parameter(name="*")] = Cutting(),  # noqa: B008 - it is frozen
+    cutting: Annotated[CutSettings, Parameter(name="*")] = CutSettings(),  # noqa: B008 - it is frozen
     article_id: ArticleId | None = None,
     skip_bad: int = 0,
     workers: int | None = None,

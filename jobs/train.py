@@ -27,7 +27,7 @@ from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.training import checkpoints, report
 from engine.training.checkpoints import MODEL, Progress
 from engine.training.inputs import TrainingFiles, TrainingInputs, read_training
-from engine.training.report import PAGE, Trained, write_training_page
+from engine.training.report import PAGE, TrainingResult, write_training_page
 from engine.training.settings import Recipe, Workers
 from engine.training.start import Start, specify_start
 from engine.training.train import Plan, fetch_model
@@ -163,7 +163,7 @@ def train(**options: Any) -> None:
                 progress = train_on_ray(plan, folder, workers, on_progress=on_progress)
             else:
                 progress = train_here(plan, folder, on_progress=on_progress)
-        trained = Trained(inputs, start, recipe, metric, progress, asked, origin)
+        trained = TrainingResult(inputs, start, recipe, metric, progress, asked, origin)
         summary = _write(trained, folder, out)
         checkpoints.remove(folder)
     if verbosity().as_json:
@@ -228,7 +228,7 @@ def _print_plan(inputs: TrainingInputs, start: Start, recipe: Recipe) -> None:
             say(f"note: {note.text}")
 
 
-def _write(trained: Trained, folder: Folder, out: Folder) -> dict[str, Any]:
+def _write(trained: TrainingResult, folder: Folder, out: Folder) -> dict[str, Any]:
     """Write the model and its curve together, then the page; the content of ``training.json``."""
     with outputs.replaced_together(out.at, lambda: (PAGE, SUMMARY), last=SUMMARY) as directory:
         fetch_model(folder, directory / MODEL)

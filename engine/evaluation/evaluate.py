@@ -36,7 +36,7 @@ from engine.evaluation.settings import Settings, begin, leave_out
 from engine.inputs.files import NO_INPUTS, EvaluationInputs, cut_inputs, shares_much
 from engine.inputs.recorded import OUTPUTS
 from engine.inputs.shards import FirstQueries, InMemoryInputs, InputShards
-from engine.labels.annotator import Labelled, PartialCorpusError
+from engine.labels.annotator import AnnotatorResult, PartialCorpusError
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
@@ -360,7 +360,7 @@ def check(shards: InputShards, settings: Settings) -> None:
 def refuse_partial_corpus(runs: tuple[str, ...], settings: Settings) -> None:
     """Refuse annotators that need the whole corpus if queries are labelled in parts: each is tried on an empty part."""
     part = replace(NO_INPUTS, names=runs, is_whole=False)
-    nothing = Labelled(tables.empty(tables.LABELS), tables.empty(tables.TRACES))
+    nothing = AnnotatorResult(tables.empty(tables.LABELS), tables.empty(tables.TRACES))
     rests_on = {annotator.name: nothing for annotator in settings.resolved.annotators}
     for annotator in settings.resolved.annotators:
         try:

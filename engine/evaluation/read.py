@@ -162,7 +162,7 @@ def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
     made = [plans.made() if plans else None for plans in planned]
     backends = [readers.backend(run, *of) for of in zip(groups, made, strict=True)]
     progress = _Progress(run, shards, all_reads, [p for plans in made if plans for p in plans.made])
-    scoring = _Scoring(run, on_ray=not run.is_held and any(b.on_ray for b, _ in backends))
+    scoring = _Scorer(run, on_ray=not run.is_held and any(b.on_ray for b, _ in backends))
     if all_reads:
         context.on_progress(*progress.reached)
     for number, group in enumerate(groups):
@@ -300,7 +300,7 @@ class _Progress:
 _CALLS = 4
 
 
-class _Scoring:
+class _Scorer:
     """Scores shards: in this process, or on Ray's workers if workers read shards from files."""
 
     def __init__(self, run: Run, *, on_ray: bool) -> None:

@@ -16,7 +16,7 @@ from engine import tables
 from engine.evaluation.settings import Settings, refuse_without_measure
 from engine.inputs.files import EvaluationInputs
 from engine.inputs.recorded import OUTPUTS
-from engine.labels.annotator import READER, Annotator, Labelled, Material
+from engine.labels.annotator import READER, Annotator, AnnotatorResult, Material
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note, merge_notes
@@ -254,8 +254,8 @@ def _label(
     settings: Settings,
     asked: pl.DataFrame,
     read: Mapping[str, pl.DataFrame],
-) -> tuple[dict[str, Labelled], dict[str, list[str]]]:
-    labelled: dict[str, Labelled] = {}
+) -> tuple[dict[str, AnnotatorResult], dict[str, list[str]]]:
+    labelled: dict[str, AnnotatorResult] = {}
     left_out: dict[str, list[str]] = {}
     for annotator in settings.resolved.annotators:
         lost = [query for name in annotator.rests_on(settings) for query in left_out[name]]
@@ -283,10 +283,10 @@ def label(
     inputs: EvaluationInputs,
     settings: Settings,
     pairs: pl.DataFrame,
-    labelled: Mapping[str, Labelled],
+    labelled: Mapping[str, AnnotatorResult],
     *,
     reads: pl.DataFrame = _NO_READS,
-) -> Labelled:
+) -> AnnotatorResult:
     """Have an annotator label the pairs, and check its tables; ``labelled``: at least the labels that it rests on.
 
     Raises:
@@ -318,7 +318,7 @@ def label(
     return made
 
 
-def _with_unread(labelled: Labelled, annotator: str, pairs: pl.DataFrame) -> Labelled:
+def _with_unread(labelled: AnnotatorResult, annotator: str, pairs: pl.DataFrame) -> AnnotatorResult:
     if not (unread := pairs.height - labelled.labels.height):
         return labelled
     labels = (
@@ -350,7 +350,7 @@ class _AnnotatorScores(NamedTuple):
 
 def _score_labels(
     annotator: Annotator,
-    labelled: Mapping[str, Labelled],
+    labelled: Mapping[str, AnnotatorResult],
     left_out: Mapping[str, list[str]],
     inputs: EvaluationInputs,
     settings: Settings,
@@ -366,7 +366,7 @@ def _score_labels(
 
 
 def _score_annotator(
-    annotator: Annotator, labelled: Labelled, inputs: EvaluationInputs, settings: Settings
+    annotator: Annotator, labelled: AnnotatorResult, inputs: EvaluationInputs, settings: Settings
 ) -> _AnnotatorScores:
     labels = labelled.labels
     utilities = settings.resolved.scales[annotator.name].utilities
@@ -484,7 +484,7 @@ def _downstream(
 def _label_lists(
     settings: Settings,
     lists: pl.DataFrame,
-    labelled: Mapping[str, Labelled],
+    labelled: Mapping[str, AnnotatorResult],
     left_out: Mapping[str, list[str]],
     read: Mapping[str, pl.DataFrame],
 ) -> pl.DataFrame:
@@ -506,7 +506,7 @@ def _label_lists(
 
 
 def _notes(
-    inputs: EvaluationInputs, settings: Settings, labelled: Mapping[str, Labelled]
+    inputs: EvaluationInputs, settings: Settings, labelled: Mapping[str, AnnotatorResult]
 ) -> Iterator[Note]:
     yield from inputs.notes
     yield _note_unscorable(inputs, settings)
@@ -549,7 +549,7 @@ def _empty_lists(inputs: EvaluationInputs, settings: Settings) -> Iterator[Note]
 
 
 def constant_notes(
-    inputs: EvaluationInputs, annotators: Iterable[str], labelled: Mapping[str, Labelled]
+    inputs: EvaluationInputs, annotators: Iterable[str], labelled: Mapping[str, AnnotatorResult]
 ) -> Iterator[Note]:
     """Notes on constant labels, scores and lists; ``messages.notes.merge_notes`` keeps notes that every part has."""
     passages = inputs.corpus.height

@@ -16,7 +16,7 @@ from engine.labels.annotator import Annotator, Scale
 from engine.labels.registry import ANNOTATORS, LabelSettings, needed_by, option_classes, resolve
 from engine.machine.remote.api_settings import ApiSettings, is_api
 from engine.machine.remote.limits import forget
-from engine.messages.checked import Checked, Positive
+from engine.messages.checked import CheckedSettings, Positive
 from engine.messages.errors import InputError
 from engine.messages.gone import replacement
 from engine.messages.notes import Note
@@ -33,7 +33,7 @@ Options = TypeVar("Options")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Checked):
+class Settings(CheckedSettings):
     """Settings of an evaluation, in parts. Each part checks itself; conflicts between parts are checked here.
 
     Attributes:
@@ -399,7 +399,7 @@ def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(Checked):
+class Sweep(CheckedSettings):
     """The varied settings of a study.
 
     Attributes:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from engine import tables
-from engine.messages.checked import Checked, Natural, Positive
+from engine.messages.checked import CheckedSettings, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.sources.input_tables import InputTable
@@ -46,7 +46,7 @@ class TableFile(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputFiles(Checked):
+class InputFiles(CheckedSettings):
     """The files of an evaluation, and the limits on their use.
 
     Attributes:

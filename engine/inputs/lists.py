@@ -26,14 +26,14 @@ from engine.sources.io.files import reported_writing
 from engine.sources.io.ids import Places
 from engine.sources.io.locations import Location
 from engine.sources.io.parallel import Made, ahead, mapped
-from engine.sources.io.scatter import Arranged, Scatter, arrange, read_part
+from engine.sources.io.scatter import RowsByPart, Scatter, arrange, read_part
 from engine.sources.passages.index import Listed
 from engine.sources.queries.buckets import BUCKETS, Counts, Range, buckets_of
 from engine.sources.runs import read
 from engine.sources.runs.forms import LINE, SCHEMA, Batch
-from engine.sources.runs.read import ID, Gathered, OnePart, read_in_parts, with_ids
+from engine.sources.runs.read import ID, OnePart, RunParts, read_in_parts, with_ids
 from engine.sources.runs.scan import bytes_of, line_of
-from engine.sources.strangers import Numbering
+from engine.sources.strangers import QueryNumbers
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE, STATED_RANK, TEXT
 
 IS_EVALUATED = "is_evaluated"
@@ -47,7 +47,7 @@ _PART_BYTES = 4 << 20
 _GIVE_TEXTS = "give `corpus`, or write the texts of passages into the run"
 
 
-class Parts(Gathered, Protocol):
+class Parts(RunParts, Protocol):
     """A store of lists, in parts: rows of the current run, and the lists of all runs.
 
     ``places``: positions of the ids of all queries in their file.
@@ -100,7 +100,9 @@ class ScatteredParts:
         self.count = count
         self.places = Places(queries[QUERY_ID])
         self.buckets = buckets_of(queries[QUERY])
-        self._queries = Sorted(queries.with_columns(pl.Series(BUCKET, self.buckets)), self.buckets)
+        self._queries = SortedTable(
+            queries.with_columns(pl.Series(BUCKET, self.buckets)), self.buckets
+        )
         self._width = BUCKETS // count
         self._raw, self._kept = folder / "raw", folder / "kept"
         self._kept.mkdir()
@@ -120,7 +122,7 @@ class ScatteredParts:
             for rows in mapped(self._arranged, ahead(batches)):
                 raw.append(rows)
 
-    def _arranged(self, rows: pl.DataFrame) -> Arranged | None:
+    def _arranged(self, rows: pl.DataFrame) -> RowsByPart | None:
         ids = rows[QUERY_ID]
         places = self.places.of(ids)
         buckets = self.buckets[places.fill_null(0).to_numpy()]
@@ -155,7 +157,7 @@ class ScatteredParts:
         return rows.join(known, on=QUERY_ID, how="left", maintain_order="left")
 
 
-class Sorted:
+class SortedTable:
     """A table in memory, sorted by bucket: ranges of buckets need no full scan."""
 
     def __init__(self, table: pl.DataFrame, buckets: Counts) -> None:
@@ -237,7 +239,7 @@ def read_lists(
     parts: Parts,
     *,
     k: int,
-    numbering: Numbering,
+    numbering: QueryNumbers,
     ignore_identical_ids: bool = False,
     given: pl.DataFrame | None = None,
     on_rows: Callable[[int], None] = lambda rows: None,
@@ -291,7 +293,7 @@ class _ReadingRuns:
     k: int
     on_rows: Callable[[int], None]
     ignores: bool
-    numbering: Numbering
+    numbering: QueryNumbers
     rows: int = 0
     taken: Counter[str] = field(default_factory=Counter)
 

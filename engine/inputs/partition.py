@@ -22,7 +22,14 @@ import polars as pl
 
 from engine import tables
 from engine.inputs.files import EvaluationInputs, InputFiles, with_empty
-from engine.inputs.lists import BUCKET, Lists, ScatteredParts, Sorted, count_parts, pairs_by_bucket
+from engine.inputs.lists import (
+    BUCKET,
+    Lists,
+    ScatteredParts,
+    SortedTable,
+    count_parts,
+    pairs_by_bucket,
+)
 from engine.inputs.read import check_inputs
 from engine.inputs.recorded import OUTPUTS
 from engine.inputs.shards import FirstQueries, Shard
@@ -36,7 +43,7 @@ from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
 from engine.sources.io.parallel import mapped
 from engine.sources.io.parquet import read_parquet
-from engine.sources.passages.index import Listed, Marked, PassageIndex, index_corpus
+from engine.sources.passages.index import Listed, PassageIndex, PassageMarks, index_corpus
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.buckets import BUCKETS, Range, halved
 from engine.sources.runs.outputs import named_file
@@ -142,7 +149,7 @@ class Partition:
         """As ``InputShards.within``; below the cutoff of the partition, this reads every shard."""
         if k == self.k and self.only is None:
             return self.listed, self.notes
-        marked = Marked(self.passages)
+        marked = PassageMarks(self.passages)
 
         def documents(number: int) -> pl.Series:
             runs = self.read(number, passages=False).runs
@@ -205,7 +212,7 @@ def partition(
                 on_passages=lambda passages: on_progress("passages", passages),
             )
             give_back_freed_memory()  # SQLite's
-            return Marked(index)
+            return PassageMarks(index)
 
         inputs, lists, passages = check_inputs(
             files,
@@ -215,7 +222,7 @@ def partition(
             on_rows=lambda rows: on_progress("runs", rows),
         )
         key = key or _key(files, k, pairs_per_shard)
-        assert isinstance(passages, Marked)
+        assert isinstance(passages, PassageMarks)
         place = folder / key
         manifest = _write(inputs, lists, passages, place, pairs_per_shard, on_progress)
     place.write(_MANIFEST, sealed_json(manifest))
@@ -229,7 +236,7 @@ def partition(
 def _write(
     inputs: EvaluationInputs,
     lists: Lists,
-    passages: Marked,
+    passages: PassageMarks,
     place: Folder,
     most: int,
     on_progress: Progress,
@@ -239,9 +246,9 @@ def _write(
     buckets = parts.buckets[: inputs.queries.height]
     spans = halved(pairs_by_bucket(lists), np.bincount(buckets, minlength=BUCKETS), most)
     # Clusters change no shard, and are left out: they lie beside the shards, for all queries together.
-    queries = Sorted(inputs.queries.drop(CLUSTER), buckets)
+    queries = SortedTable(inputs.queries.drop(CLUSTER), buckets)
     table_rows = {
-        name: Sorted(table, parts.buckets[parts.places.of(table[QUERY_ID]).to_numpy()])
+        name: SortedTable(table, parts.buckets[parts.places.of(table[QUERY_ID]).to_numpy()])
         for name, table in inputs.tables.items()
     }
 

@@ -31,11 +31,18 @@ from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.sources.input_tables import InputTable
 from engine.sources.io.locations import Location
-from engine.sources.passages.index import Collected, Listed
+from engine.sources.passages.index import CorpusInMemory, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.forms import WRITTEN
 from engine.sources.runs.outputs import named_file, read_outputs
-from engine.sources.runs.read import AT, ID, Together, read_runs_with_texts, split_runs, with_ids
+from engine.sources.runs.read import (
+    AT,
+    ID,
+    DataSetComparison,
+    read_runs_with_texts,
+    split_runs,
+    with_ids,
+)
 from engine.sources.runs.scan import runs_within
 from engine.sources.strangers import count_strangers, refuse_strangers
 from engine.tables import (
@@ -166,7 +173,7 @@ class LoadedInputs(NamedTuple):
     """
 
     query_set: QuerySet
-    runs: Together
+    runs: DataSetComparison
     passages: Listed | None = None
     outputs: pl.DataFrame = tables.empty(tables.OUTPUTS)
 
@@ -242,9 +249,9 @@ def read_inputs(
         if given is not None and given.passages is not None:
             return given.passages
         if carried is not None:
-            return Collected(lambda skip: [carried])
+            return CorpusInMemory(lambda skip: [carried])
         assert files.corpus is not None
-        return Collected.of_corpus(files.corpus, files.skip_bad)
+        return CorpusInMemory.of_corpus(files.corpus, files.skip_bad)
 
     inputs, lists, listed = check_inputs(
         files, k=k, parts_of=HeldPart, passages_of=passages_of, given=given
@@ -253,7 +260,7 @@ def read_inputs(
     return replace(inputs, corpus=corpus, runs=lists.read(0))
 
 
-def runs_with_texts(files: InputFiles) -> Together:
+def runs_with_texts(files: InputFiles) -> DataSetComparison:
     """The runs of an evaluation, with their passages if there is not a single corpus."""
     return read_runs_with_texts(files.run, carried=files.corpus is None, corpora=files.corpora)
 

@@ -1,6 +1,6 @@
 """The interface of every annotator, the engine's and a user's: its needs, its reads, its labels.
 
-An annotator is data (``Annotator``) and one function, ``label``, from ``Material`` to ``Labelled``. An evaluation looks
+An annotator is data (``Annotator``) and one function, ``label``, from ``Material`` to ``AnnotatorResult``. An evaluation looks
 everything up here and knows no annotator by name; ``engine.labels.registry`` lists the engine's own.
 """
 
@@ -183,7 +183,7 @@ class FurtherTable:
 
 
 @dataclass(frozen=True)
-class Labelled:
+class AnnotatorResult:
     """An annotator's results.
 
     Attributes:
@@ -255,7 +255,7 @@ class Material:
     settings: EvaluationSettings
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     relevant: Relevant = "list"
-    rests_on: Mapping[str, Labelled] = field(default_factory=dict)
+    rests_on: Mapping[str, AnnotatorResult] = field(default_factory=dict)
     reads: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.READS))
     part_for: str = ""
 
@@ -288,7 +288,7 @@ class Annotator:
     """
 
     name: str
-    label: Callable[[Material], Labelled]
+    label: Callable[[Material], AnnotatorResult]
     options: type | None = None
     uses_options_of: tuple[str, ...] = ()
     needs_provenance: bool = False

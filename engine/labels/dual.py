@@ -25,8 +25,15 @@ import regex
 
 from engine import tables
 from engine.labels import annotator
-from engine.labels.annotator import Annotator, FurtherTable, Labelled, Material, complete, labels_of
-from engine.messages.checked import Checked
+from engine.labels.annotator import (
+    Annotator,
+    AnnotatorResult,
+    FurtherTable,
+    Material,
+    complete,
+    labels_of,
+)
+from engine.messages.checked import CheckedSettings
 from engine.messages.notes import Note, count_note
 from engine.scoring.normalize import normalize_answer
 from engine.statistics.arrays import Ints, Mask
@@ -58,7 +65,7 @@ def gold_articles(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFra
     return rows.select(pl.when(is_gold).then(ARTICLE_ID).alias(ARTICLE_ID))[ARTICLE_ID]
 
 
-def _label_provenance(material: Material) -> Labelled:
+def _label_provenance(material: Material) -> AnnotatorResult:
     queries, corpus = material.queries, material.passages
     labels = label_provenance(material.pairs, queries, corpus)
     none_listed = labels.height > 0 and labels[LABEL].sum() == 0
@@ -70,7 +77,7 @@ def _label_provenance(material: Material) -> Labelled:
         passages=corpus.height,
     )
     traces = complete(labels.with_columns(gold_articles(labels, queries, corpus)))
-    return Labelled(labels, traces, notes=(note,))
+    return AnnotatorResult(labels, traces, notes=(note,))
 
 
 def _provenance_notes(queries: pl.DataFrame) -> Iterator[Note]:
@@ -168,11 +175,11 @@ def _tokens(answer: str) -> tuple[str, ...]:
 _normalized = functools.lru_cache(maxsize=4096)(normalize_answer)
 
 
-def _label_by(name: str) -> Callable[[Material], Labelled]:
-    def label_material(material: Material) -> Labelled:
+def _label_by(name: str) -> Callable[[Material], AnnotatorResult]:
+    def label_material(material: Material) -> AnnotatorResult:
         matches = find_answers(material.pairs, material.queries, material.passages, name=name)
         labels = labels_of(name, matches, pl.col(tables.ANSWER).is_not_null().cast(pl.Float64))
-        return Labelled(labels, complete(labels.with_columns(matches[tables.ANSWER])))
+        return AnnotatorResult(labels, complete(labels.with_columns(matches[tables.ANSWER])))
 
     return label_material
 
@@ -227,7 +234,7 @@ CONTAINMENT: dict[DualWords, str] = {"tokens": CONTAINMENT_NAME, "substring": SU
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Checked):
+class Options(CheckedSettings):
     """Options of the annotator ``dual``.
 
     Attributes:
@@ -242,7 +249,7 @@ def _rests_on(settings: annotator.EvaluationSettings) -> tuple[str, ...]:
     return PROVENANCE_NAME, CONTAINMENT[settings.options(Options).dual_words]
 
 
-def _label(material: Material) -> Labelled:
+def _label(material: Material) -> AnnotatorResult:
     settings = material.settings
     document, word = (material.rests_on[name] for name in _rests_on(settings))
     both = document.labels.with_columns(
@@ -259,7 +266,9 @@ def _label(material: Material) -> Labelled:
     )
     # The gold article and the answer, whether or not both are there.
     traces = labels.with_columns(document.traces[ARTICLE_ID], word.traces[tables.ANSWER])
-    return Labelled(labels, complete(traces), {_PROBABILITIES.name: events, _BOTH.name: both})
+    return AnnotatorResult(
+        labels, complete(traces), {_PROBABILITIES.name: events, _BOTH.name: both}
+    )
 
 
 def _conclude(

@@ -40,8 +40,15 @@ import polars as pl
 
 from engine import tables
 from engine.labels import annotator
-from engine.labels.annotator import EvaluationSettings, Labelled, Material, Role, Scale, complete
-from engine.messages.checked import Checked
+from engine.labels.annotator import (
+    AnnotatorResult,
+    EvaluationSettings,
+    Material,
+    Role,
+    Scale,
+    complete,
+)
+from engine.messages.checked import CheckedSettings
 from engine.messages.notes import Note
 from engine.reading.prompting.prompts import ABSTAIN, JUDGE, QUESTION, read_template, styles
 from engine.scoring.metrics import Metric, get_metric, score_outputs
@@ -54,7 +61,7 @@ _ANOTHER_READER = Role("erag", "the reader for eRAG", "erag_reader", is_readers=
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Checked):
+class Options(CheckedSettings):
     """Options of the annotator ``erag``.
 
     Attributes:
@@ -111,11 +118,11 @@ def asks(settings: EvaluationSettings) -> annotator.Ask:
     return replace(ask, role=_ANOTHER_READER, model=other, augmentation=None)
 
 
-def _label(material: Material) -> Labelled:
+def _label(material: Material) -> AnnotatorResult:
     queries, metric = material.queries, material.settings.reader.metric
     # The output of a failed read is empty, which scores 0.
     labels = label_erag(score_outputs(material.reads, queries, metric))
-    return Labelled(labels, trace_erag(labels, material.reads, queries, metric))
+    return AnnotatorResult(labels, trace_erag(labels, material.reads, queries, metric))
 
 
 def _scale(settings: EvaluationSettings) -> Scale:
@@ -166,12 +173,12 @@ def with_closed(reads: pl.DataFrame) -> pl.DataFrame:
     return reads.filter(~none).join(known, on=QUERY_ID, how="left", maintain_order="left")
 
 
-def _label_scored(name: str, value: pl.Expr, closed: bool, material: Material) -> Labelled:
+def _label_scored(name: str, value: pl.Expr, closed: bool, material: Material) -> AnnotatorResult:
     valued, label = best(material.reads, value), pl.col(VALUE)
     if closed:
         valued, label = with_closed(valued), GAINED
     labels = annotator.labels_of(name, valued, label.fill_null(0.0))
-    return Labelled(labels, trace_judge(labels, valued))
+    return AnnotatorResult(labels, trace_judge(labels, valued))
 
 
 def _asks_scores(role: Role, closed: bool, settings: EvaluationSettings) -> annotator.Ask:
@@ -238,7 +245,7 @@ PERPLEXITY = _annotator(
 GAIN = "gain"
 
 
-def _label_gain(material: Material) -> Labelled:
+def _label_gain(material: Material) -> AnnotatorResult:
     queries, metric = material.queries, material.settings.reader.metric
     scored = score_outputs(material.reads, queries, metric)
     both = with_closed(scored).with_columns(pl.col(tables.DOC_IDS).list.first().alias(DOC_ID))
@@ -251,7 +258,7 @@ def _label_gain(material: Material) -> Labelled:
         pl.len().cast(pl.Int64).alias(tables.PASSAGES),
         (known & (pl.col(VALUE) < HELPS)).sum().cast(pl.Int64).alias(tables.HARMED),
     )
-    return Labelled(labels, gains, {_HARM.name: outcomes})
+    return AnnotatorResult(labels, gains, {_HARM.name: outcomes})
 
 
 def _conclude(
@@ -323,7 +330,7 @@ _ABSTAIN = Role("abstain", "the reader that may decline", "abstain", is_readers=
 
 
 @dataclass(frozen=True, kw_only=True)
-class UtilityOptions(Checked):
+class UtilityOptions(CheckedSettings):
     """Options of the annotator ``utility``.
 
     Attributes:
@@ -389,10 +396,10 @@ def _asks_utility(settings: EvaluationSettings) -> annotator.Ask:
     )
 
 
-def _label_utility(material: Material) -> Labelled:
+def _label_utility(material: Material) -> AnnotatorResult:
     (helpful,) = material.rests_on.values()
     labels = label_utility(material.reads, helpful.labels)
-    return Labelled(labels, trace_utility(labels, material.reads, helpful.traces))
+    return AnnotatorResult(labels, trace_utility(labels, material.reads, helpful.traces))
 
 
 def _score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterator[Note]:
@@ -450,7 +457,7 @@ _JUDGE = Role("judge", "the judge", "judge")
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions(Checked):
+class JudgeOptions(CheckedSettings):
     """Options of the annotator ``judge``.
 
     Attributes:
@@ -498,9 +505,9 @@ def _asks_judge(settings: EvaluationSettings) -> annotator.Ask:
     )
 
 
-def _label_judge(material: Material) -> Labelled:
+def _label_judge(material: Material) -> AnnotatorResult:
     labels = label_judge(material.reads, material.settings.options(JudgeOptions).judge_labels)
-    return Labelled(labels, trace_judge(labels, material.reads))
+    return AnnotatorResult(labels, trace_judge(labels, material.reads))
 
 
 def _scale_judge(settings: EvaluationSettings) -> Scale:

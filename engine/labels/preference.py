@@ -13,8 +13,15 @@ import scipy as sp
 
 from engine import tables
 from engine.labels import annotator
-from engine.labels.annotator import Display, FurtherTable, Labelled, Scale, complete, labels_of
-from engine.messages.checked import Checked
+from engine.labels.annotator import (
+    AnnotatorResult,
+    Display,
+    FurtherTable,
+    Scale,
+    complete,
+    labels_of,
+)
+from engine.messages.checked import CheckedSettings
 from engine.messages.notes import count_note
 from engine.messages.wording import with_interval
 from engine.sources.input_tables import InputTable
@@ -38,7 +45,7 @@ INPUT = InputTable(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Checked):
+class Options(CheckedSettings):
     """Options of the annotator ``preference``.
 
     Attributes:
@@ -106,7 +113,7 @@ def _fit(judgments: pl.DataFrame) -> dict[str, float]:
     return dict(zip(passages, labels.tolist(), strict=True))
 
 
-def _label(material: annotator.Material) -> Labelled:
+def _label(material: annotator.Material) -> AnnotatorResult:
     options, judgments = material.settings.options(Options), material.tables[INPUT.name]
     counted_labels = label_preferences(judgments, options.preference_labels)
     labels = labels_of(NAME, counted_labels, pl.col(LABEL))  # sparse, like qrels
@@ -116,7 +123,7 @@ def _label(material: annotator.Material) -> Labelled:
     compared = judgments.filter(pl.col(tables.RUN) != "")
     is_known = pl.all_horizontal(pl.col(tables.RUN, tables.RUN_B).is_in(material.run_names))
     known = compared.filter(is_known)
-    return Labelled(
+    return AnnotatorResult(
         labels,
         complete(labels),
         {_COUNTED.name: counted_labels, _PREFERRED.name: known},

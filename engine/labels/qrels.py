@@ -9,7 +9,7 @@ import polars as pl
 import regex
 
 from engine import tables
-from engine.labels.annotator import Annotator, Labelled, Material, complete, labels_of
+from engine.labels.annotator import Annotator, AnnotatorResult, Material, complete, labels_of
 from engine.labels.dual import holds_tokens
 from engine.messages.characters import count_letters, spaced
 from engine.messages.notes import count_note
@@ -94,7 +94,7 @@ def label_by_text(judgments: pl.DataFrame, material: Material) -> pl.DataFrame:
     return pl.DataFrame(rows, {**tables.QRELS, CARRIED: pl.Boolean()}, orient="row")
 
 
-def _label(material: Material) -> Labelled:
+def _label(material: Material) -> AnnotatorResult:
     judgments = material.tables[INPUT.name]
     by_text = BY_TEXT in judgments.columns
     found = label_by_text(judgments, material) if by_text else judgments
@@ -133,7 +133,7 @@ def _label(material: Material) -> Labelled:
         last,
     )
     traces = complete(labels).with_columns([found[CARRIED]] if by_text else [])
-    return Labelled(labels, traces, notes=notes, unjudged=unjudged)
+    return AnnotatorResult(labels, traces, notes=notes, unjudged=unjudged)
 
 
 ANNOTATOR = Annotator(

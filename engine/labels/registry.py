@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from engine.labels import dual, erag, preference, qrels
 from engine.labels.annotator import Annotator, Ask, EvaluationSettings, Scale, ask_reader
-from engine.messages.checked import Checked
+from engine.messages.checked import CheckedSettings
 from engine.messages.errors import InputError
 from engine.messages.gone import replacement
 from engine.messages.wording import meant
@@ -47,7 +47,7 @@ Options = TypeVar("Options")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelSettings(Checked):
+class LabelSettings(CheckedSettings):
     """Who labels passages.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from engine.labels.annotator import Annotator, Labelled, Material, Scale, complete, labels_of
+from engine.labels.annotator import Annotator, AnnotatorResult, Material, Scale, complete, labels_of
 from engine.messages.errors import InputError
 from engine.messages.wording import number_of, quoted, reason_of
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, TEXT, TITLE
@@ -33,7 +33,7 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
     if not name.strip():
         raise InputError("an annotator without a name", "give it one", "annotator.nameless")
 
-    def label(material: Material) -> Labelled:
+    def label(material: Material) -> AnnotatorResult:
         of_query = material.queries.select(QUERY_ID, QUERY, ANSWERS)
         rows = material.pairs.join(of_query, on=QUERY_ID, how="left", maintain_order="left")
         texts = material.passages.select(DOC_ID, TITLE, TEXT)
@@ -42,7 +42,7 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
         values = [_value(name, function, *row) for row in rows.select(columns).iter_rows()]
         labelled = rows.with_columns(pl.Series(LABEL, values, dtype=pl.Float64))
         labels = labels_of(name, labelled, pl.col(LABEL))
-        return Labelled(labels, complete(labels))
+        return AnnotatorResult(labels, complete(labels))
 
     return Annotator(name=name, label=label, scale=lambda settings: Scale(largest=1.0))
 

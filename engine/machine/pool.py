@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from engine.machine import nodes
 from engine.machine.batching import machine_memory
 from engine.machine.nodes import Needs, Node
-from engine.messages.checked import Amount, Checked, Within
+from engine.messages.checked import Amount, CheckedSettings, Range
 from engine.messages.errors import InputError
 from engine.messages.extras import missing, require
 
@@ -42,7 +42,7 @@ _OF_AN_INPUT = f"{InputError.__module__}.{InputError.__qualname__}: "
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolSettings(Checked):
+class PoolSettings(CheckedSettings):
     """The user's settings of a job's actors.
 
     Attributes:
@@ -59,7 +59,7 @@ class PoolSettings(Checked):
 
     actors: Actors = None
     gpus_per_actor: Amount | None = None
-    cpus_per_actor: Annotated[float, Within(0, is_open=True)] | None = None
+    cpus_per_actor: Annotated[float, Range(0, is_open=True)] | None = None
     accelerator_type: str | None = None
 
     def __post_init__(self) -> None:
@@ -419,7 +419,7 @@ def beside_ray(
         return _beside(work, on_progress, start)
 
 
-class _Stopped(BaseException):
+class _StopWork(BaseException):
     """Ends work that is no longer needed."""
 
 
@@ -432,7 +432,7 @@ def _beside(
 
     def on_work(what: str, done: int) -> None:
         if stopped.is_set():
-            raise _Stopped
+            raise _StopWork
         on_progress(what, done)
 
     def run() -> None:

@@ -21,7 +21,7 @@ from engine.messages.errors import MOST, InputError
 from engine.messages.wording import meant, quoted
 
 
-class Within(NamedTuple):
+class Range(NamedTuple):
     """The range of a number, for its annotation; an open one leaves out its bounds."""
 
     least: float
@@ -42,16 +42,16 @@ class Within(NamedTuple):
 SEVERAL = "several"
 """In an annotation of a text: a list of texts stands for them with spaces between."""
 
-Positive = Annotated[int, Within(1)]
-Natural = Annotated[int, Within(0)]
-Amount = Annotated[float, Within(0)]
-Share = Annotated[float, Within(0, 1)]
+Positive = Annotated[int, Range(1)]
+Natural = Annotated[int, Range(0)]
+Amount = Annotated[float, Range(0)]
+Share = Annotated[float, Range(0, 1)]
 
 _UNFIT = object()
-_ANY = Within(-math.inf)
+_ANY = Range(-math.inf)
 
 
-class Checked:
+class CheckedSettings:
     """The base of a dataclass of settings; a ``__post_init__`` of its own calls this one first.
 
     Raises:
@@ -123,7 +123,7 @@ def _as(value: Any, kind: Any, about: tuple[Any, ...]) -> Any:
         return bool(value) if is_truth else _UNFIT
     if kind in (int, float):
         number = math.nan if is_truth else _number(value, kind)
-        within = next((one for one in about if isinstance(one, Within)), _ANY)
+        within = next((one for one in about if isinstance(one, Range)), _ANY)
         return number if within.holds(number) else _UNFIT
     if origin is tuple or (SEVERAL in about and isinstance(value, list | tuple)):
         given = value if isinstance(value, list | tuple) else [_UNFIT]
@@ -148,7 +148,7 @@ def _wanted(hint: Any, is_whole: bool = False) -> str:
     words: dict[str, None] = {}
     for kind, about in _kinds(hint):
         origin = get_origin(kind) or kind
-        range_ = next((one.words() for one in about if isinstance(one, Within)), "")
+        range_ = next((one.words() for one in about if isinstance(one, Range)), "")
         if origin is Literal:
             words[", ".join(get_args(kind))] = None
         elif origin is tuple:

@@ -26,7 +26,7 @@ from engine.machine.pool import beside_ray
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.python import parts
-from engine.python.input_forms import Given, inputs_of, some_outputs
+from engine.python.input_forms import UserInputs, inputs_of, some_outputs
 from engine.python.options import EvaluateOptions
 from engine.python.result import Result
 from engine.ranking.scores import RankingSettings
@@ -106,7 +106,7 @@ def evaluate(
     left = cast(dict[str, Any], options)
     shown = fitted("progress", left.pop("progress", True), bool)
     store = fitted("store", left.pop("store", None), Location | None) or cache_directory() / "reads"
-    given = Given(
+    given = UserInputs(
         queries,
         passages,
         runs,
@@ -125,7 +125,7 @@ def evaluate(
         return Result.of(_evaluated(given, settings, context), named)
 
 
-def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation:
+def _evaluated(given: UserInputs, settings: Settings, context: Context) -> Evaluation:
     """The evaluation of inputs in memory, or cut into a folder of the store if they are files too large for that."""
     files = given.files(settings)
     if files is None and settings.running.shard_pairs:
@@ -183,7 +183,7 @@ def _settings(
     return replace(settings, reader=called)
 
 
-def _refuse_unused(settings: Settings, given: Given) -> None:
+def _refuse_unused(settings: Settings, given: UserInputs) -> None:
     in_use = {one.needs_input.name for one in settings.resolved.annotators if one.needs_input}
     if unused := [name for name in given.tables if name not in in_use]:
         problem = f"`{unused[0]}` without an annotator that needs it"
@@ -230,14 +230,14 @@ class _Line:
         self._display, self._handle = display, None
 
     def __call__(self, done: int, total: int) -> None:
-        shown = _Shown(done, total)
+        shown = _ShownProgress(done, total)
         if self._handle is None:
             self._handle = self._display(shown, display_id=True)
         else:
             self._handle.update(shown)
 
 
-class _Shown:
+class _ShownProgress:
     def __init__(self, done: int, total: int) -> None:
         self._done, self._total = done, total
 

@@ -32,7 +32,7 @@ from engine.sources.fields import DOC_ID_FIELDS, TEXT_FIELDS
 from engine.sources.input_tables import InputTable
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
-from engine.sources.passages.index import Collected
+from engine.sources.passages.index import CorpusInMemory
 from engine.sources.passages.read import passages_of
 from engine.sources.queries.layouts import QueryRow, kilt_row, plain_rows, queries_in
 from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read_answers
@@ -53,7 +53,7 @@ _AT_ONCE = 10_000
 _FORMS = "a path, a Polars or pandas frame, a dictionary, a list of dictionaries, or a Hugging Face dataset"
 
 
-class Given(NamedTuple):
+class UserInputs(NamedTuple):
     """The user's inputs of an evaluation.
 
     Attributes:
@@ -98,7 +98,7 @@ class Given(NamedTuple):
         )
 
 
-def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
+def inputs_of(given: UserInputs, settings: Settings) -> EvaluationInputs:
     """The inputs of an evaluation, checked against each other.
 
     Raises:
@@ -125,7 +125,7 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     return inputs if is_path(given.queries) else replace(inputs, queries_file=None)
 
 
-def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySet:
+def _queries(given: UserInputs, *, need_answers: bool, column: str | None) -> QuerySet:
     path, rows = (
         query_rows(given.queries, column)
         if is_path(given.queries)
@@ -221,10 +221,10 @@ def read_traces(given: Any, name: str = "", *, carried: bool = True) -> traces.T
     return traces.read_traces(given if rows is None else "traces", name, rows, carried=carried)
 
 
-def _passages(given: Any) -> Collected:
+def _passages(given: Any) -> CorpusInMemory:
     if is_path(given):
-        return Collected.of_corpus(given, 0)
-    return Collected(lambda skip: passages_of(_passage_records(given), _PASSAGES))
+        return CorpusInMemory.of_corpus(given, 0)
+    return CorpusInMemory(lambda skip: passages_of(_passage_records(given), _PASSAGES))
 
 
 def _passage_records(given: Any) -> Iterable[Record]:
@@ -269,7 +269,7 @@ def _judgments(given: Mapping[Any, Any], name: str) -> Iterator[Record]:
 
 def runs_of(
     given: Any, *, carried: bool, queries: pl.DataFrame | None = None, k: int = 0
-) -> read.Together:
+) -> read.DataSetComparison:
     """All runs, in the order of the arguments, with their texts.
 
     Args:

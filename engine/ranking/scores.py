@@ -50,7 +50,7 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.messages.checked import SEVERAL, Checked, Positive
+from engine.messages.checked import SEVERAL, CheckedSettings, Positive
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.ranking import kernel
@@ -72,7 +72,7 @@ JUDGED = "relevant_of_qrels"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankingSettings(Checked):
+class RankingSettings(CheckedSettings):
     """Cutoff, measures, and choice of judged passages.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings
-from engine.messages.checked import Checked, Natural, Positive
+from engine.messages.checked import CheckedSettings, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.reading.function import ReaderFunction
@@ -40,7 +40,7 @@ class ReaderAsk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReaderSettings(Checked):
+class ReaderSettings(CheckedSettings):
     """The RAG system's own LLM: its weights, its task, and the metric of its outputs.
 
     Attributes:

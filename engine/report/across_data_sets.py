@@ -62,7 +62,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Together:
+class DataSetComparison:
     """Several data sets side by side; Holm's correction is over all ``comparisons``, NaN left out."""
 
     cells: Sequence[Cell]
@@ -70,7 +70,7 @@ class Together:
     comparisons: pl.DataFrame
     bootstrap: Bootstrap
 
-    def primary_only(self) -> Together:
+    def primary_only(self) -> DataSetComparison:
         """The same data sets, limited to primary measures."""
         return together([cell.primary_only() for cell in self.cells], self.bootstrap)
 
@@ -106,7 +106,7 @@ def cells_of(data_set: str, findings: Findings) -> Iterator[Cell]:
         yield Cell(data_set, reader, augmentation, task, n, primary, *found)
 
 
-def together(cells: Sequence[Cell], bootstrap: Bootstrap) -> Together:
+def together(cells: Sequence[Cell], bootstrap: Bootstrap) -> DataSetComparison:
     """Data sets side by side, with one family of comparisons: the first annotator's with its rivals in all cells."""
     comparisons = pl.concat(
         cell.named(cell.primary_only().comparisons, tables.DATA_SET_COMPARISONS) for cell in cells
@@ -116,10 +116,10 @@ def together(cells: Sequence[Cell], bootstrap: Bootstrap) -> Together:
         for n in (TAU, RHO)
     ]
     correlations = pl.concat(cell.named(cell.correlations, tables.DATA_SETS) for cell in cells)
-    return Together(cells, correlations, comparisons.with_columns(corrected), bootstrap)
+    return DataSetComparison(cells, correlations, comparisons.with_columns(corrected), bootstrap)
 
 
-def grid(found: Together, name: str = TAU, *, primary: bool = False) -> Grid:
+def grid(found: DataSetComparison, name: str = TAU, *, primary: bool = False) -> Grid:
     """The table in the paper's layout: runs, annotators and measures (or the ``primary`` alone) in rows, data sets in columns."""
     found = found.primary_only() if primary else found
 
@@ -140,7 +140,7 @@ def grid(found: Together, name: str = TAU, *, primary: bool = False) -> Grid:
     return Grid(name, caption, [*names, *heads], shown, len(names), title)
 
 
-def differences(found: Together) -> Grid:
+def differences(found: DataSetComparison) -> Grid:
     """The first annotator's tau less its rivals' tau, by data set and run, corrected in one family."""
     names, rows = [DATA_SET, *found.varied, RUN, tables.ANNOTATOR_B, MEASURE, N], []
     for row in found.comparisons.iter_rows(named=True):
@@ -155,7 +155,7 @@ def differences(found: Together) -> Grid:
     return Grid("differences", caption, head, rows, len(names) - 1, title)
 
 
-def missing_cells(found: Together) -> list[str]:
+def missing_cells(found: DataSetComparison) -> list[str]:
     """Why cells are empty or undefined, a sentence for each data set, annotator and reason."""
     reasons: dict[tuple[str, str, str], list[str]] = {}
     keys = found.correlations.select(RUN, ANNOTATOR, MEASURE).unique(maintain_order=True)
@@ -192,7 +192,7 @@ def _why(cell: Cell, key: Mapping[str, Any]) -> tuple[str, str]:
     return name, f"no meaning for {cell.task}: {reason}" if reason else "not asked for there"
 
 
-def answer(found: Together) -> Answer:
+def answer(found: DataSetComparison) -> Answer:
     """In how many data sets and runs the first annotator agrees best, and whether by more than chance."""
     orders, ahead, sure, alpha = [], 0, 0, 1 - found.bootstrap.confidence
     keys = [DATA_SET, *_CONDITION, RUN]
@@ -219,7 +219,7 @@ def answer(found: Together) -> Answer:
     return Answer(headline, sorted(orders), (), [f"Data sets: {listed(list(found.queries))}"])
 
 
-def notes(found: Together) -> list[str]:
+def notes(found: DataSetComparison) -> list[str]:
     """A note if resamples are too few for any difference to be significant."""
     drawn = pl.col(tables.METHOD) != STUDENTIZED
     tested = found.comparisons.filter(drawn, pl.col(tables.p_of(TAU)).is_not_nan())
@@ -237,7 +237,7 @@ def outputs(out: Location) -> Outputs:
     return Outputs(files, [folder.place(BESIDE)])
 
 
-def write_together(found: Together, out: Location) -> None:
+def write_together(found: DataSetComparison, out: Location) -> None:
     """Write the tables and ``data_sets.json``; an earlier page is removed with its tables."""
     folder, earlier = folder_at(out), (*_FILES.values(), CONTENT)
     with replaced_together(out, lambda: [*page_files(folder), *earlier], last=CONTENT) as directory:
@@ -247,6 +247,6 @@ def write_together(found: Together, out: Location) -> None:
         write_text(f"{text}\n", directory / CONTENT)
 
 
-def all_grids(found: Together) -> list[Grid]:
+def all_grids(found: DataSetComparison) -> list[Grid]:
     """Every table, with all measures."""
     return [grid(found), grid(found, RHO), differences(found)]

@@ -35,9 +35,9 @@ from engine.machine.ray_internals import end_at_exit
 from engine.machine.watch import OnEvent, PoolTotals, silent, started_here, watched
 from engine.messages.errors import EncodeError, InputError
 from engine.retrieval import flat
-from engine.retrieval.encode import SHARD, TYPES, Block, Encoded, Part, Shard, Storage
+from engine.retrieval.encode import SHARD, TYPES, Block, EncodedShard, Part, Shard, Storage
 from engine.retrieval.encoders import EncoderSpec
-from engine.retrieval.flat import Doubles, Found, Nearest, Singles
+from engine.retrieval.flat import BlockCandidates, Doubles, Nearest, Singles
 
 
 class Desk(Counts):
@@ -128,7 +128,7 @@ class EncoderActor:
             vectors = self._encoder.encode(shard.texts)
         self._desk.forget.remote(shard.key)
         stored = np.ascontiguousarray(vectors.astype(TYPES[self._storage], copy=False))
-        result = pickle.dumps(Encoded(shard.key, shard.doc_ids, stored), 5)
+        result = pickle.dumps(EncodedShard(shard.key, shard.doc_ids, stored), 5)
         return pa.table({"content": [result]}, schema=_CONTENT)
 
 
@@ -157,7 +157,7 @@ def execute(
     pool: Pool,
     actor_class: type[EncoderActor] = EncoderActor,
     on_event: OnEvent = silent,
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedShard]:
     """Encode shards on a pool of actors; results are yielded as they complete, in any order.
 
     Ray must have been started. ``on_event`` receives a line when nodes come or go, actors restart, or it waits.
@@ -254,7 +254,7 @@ class SearchActor:
             self._encoder = self._encoder or Encoder(self._spec)
         return self._encoder.queries(texts)
 
-    def candidates(self, block: Block) -> Found:
+    def candidates(self, block: Block) -> BlockCandidates:
         """See ``flat.candidates``."""
         assert self._queries is not None
         self._nearest = self._nearest or self.nearest()
@@ -301,7 +301,7 @@ class SearchOnRay:
 
     def __call__(
         self, blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles
-    ) -> Iterator[Found]:
+    ) -> Iterator[BlockCandidates]:
         """The candidates of the parts, as they arrive; ``blocks`` stay unread."""
         arguments = {"queries": ray.put(queries), "k": k}
         return (found for _, found in self._done("searching", self.parts, **arguments))

@@ -117,7 +117,7 @@ def shard_path(directory: Path, key: str) -> Path:
     return directory / FOLDER / f"{key}.parquet"
 
 
-def write_shard(directory: Path, shard: Encoded) -> None:
+def write_shard(directory: Path, shard: EncodedShard) -> None:
     """Write a shard's file atomically."""
     flat = pa.array(np.ascontiguousarray(shard.vectors).reshape(-1))
     rows = pa.FixedSizeListArray.from_arrays(flat, shard.vectors.shape[1])
@@ -177,7 +177,7 @@ def prune(directory: Path, keys: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedShard:
     """An encoded shard; ``vectors`` is (passages, dimensions) in the storage's type."""
 
     key: str
@@ -186,17 +186,17 @@ class Encoded:
 
 
 # Encodes shards, in any order: takes the parts of a corpus that have them, and their number.
-Executor = Callable[[Sequence[Part], int, EncoderSpec, Storage], Iterator[Encoded]]
+Executor = Callable[[Sequence[Part], int, EncoderSpec, Storage], Iterator[EncodedShard]]
 
 
 def execute(
     parts: Sequence[Part], count: int, spec: EncoderSpec, storage: Storage
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedShard]:
     """Encode shards with one encoder in this process, in their order."""
     encoder = encoder_for(spec)
     for shard in (shard for part in parts for shard in part()):
         vectors = encoder.encode(shard.texts).astype(TYPES[storage], copy=False)
-        yield Encoded(shard.key, shard.doc_ids, vectors)
+        yield EncodedShard(shard.key, shard.doc_ids, vectors)
 
 
 def specify(

@@ -41,7 +41,7 @@ _STEP = 2**22
 _GPU_MOST = 2048
 
 
-class Rounding(NamedTuple):
+class RoundoffUnits(NamedTuple):
     """Unit roundoffs of a matrix product: of its inputs, before they are multiplied, and of a sum."""
 
     inputs: float
@@ -49,15 +49,15 @@ class Rounding(NamedTuple):
 
 
 # A CPU multiplies and adds in fp32, and rounds to nearest.
-CPU_ROUNDING = Rounding(0.0, 2.0**-24)
+CPU_ROUNDING = RoundoffUnits(0.0, 2.0**-24)
 # A GPU may first round or cut inputs to TF32, whose significand has 11 bits. Assumed of its sums: that each loses
 # less than two units of fp32's last place, since tensor cores add several products at a time, each cut to the
 # exponent of the largest (Fasi, Higham, Mikaitis and Pranesh 2021, PeerJ CS 7:e330). `candidates` checks that its
 # errors are within the bound.
-GPU_ROUNDING = Rounding(2.0**-10, 2.0**-22)
+GPU_ROUNDING = RoundoffUnits(2.0**-10, 2.0**-22)
 
 
-class Found(NamedTuple):
+class BlockCandidates(NamedTuple):
     """The candidates of a block, and the number of queries that the CPU searched in the GPU's place."""
 
     candidates: pl.DataFrame
@@ -66,7 +66,7 @@ class Found(NamedTuple):
 
 # Takes blocks, queries, k and the queries' floors, which may rise meanwhile; yields the candidates of blocks, in any
 # order: ``candidates`` wherever it runs.
-Searcher = Callable[[Iterable[Block], Singles, int, Doubles], Iterator[Found]]
+Searcher = Callable[[Iterable[Block], Singles, int, Doubles], Iterator[BlockCandidates]]
 
 
 def search_flat(
@@ -133,25 +133,34 @@ class Best:
         self.floor[last[QUERY_ROW].to_numpy()] = last[SCORE].to_numpy()
 
 
-def on_cpu(blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles) -> Iterator[Found]:
+def on_cpu(
+    blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles
+) -> Iterator[BlockCandidates]:
     """A ``Searcher`` of this process's CPUs."""
     for block in blocks:
         yield candidates(block, queries, k, floor, nearest_on_cpu, CPU_ROUNDING)
 
 
-def on_gpu(blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles) -> Iterator[Found]:
+def on_gpu(
+    blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles
+) -> Iterator[BlockCandidates]:
     """A ``Searcher`` of this process's GPU; the next block is read while it searches."""
     nearest = nearest_on_gpu()
 
-    def search(block: Block) -> Found:
+    def search(block: Block) -> BlockCandidates:
         return candidates(block, queries, k, floor, nearest, GPU_ROUNDING)
 
     return mapped(search, blocks, to_the_end=True)
 
 
 def candidates(
-    block: Block, queries: Singles, k: int, floor: Doubles, nearest: Nearest, rounding: Rounding
-) -> Found:
+    block: Block,
+    queries: Singles,
+    k: int,
+    floor: Doubles,
+    nearest: Nearest,
+    rounding: RoundoffUnits,
+) -> BlockCandidates:
     """Every passage of a block that can be among the ``k`` best of a query, with its exact score.
 
     A sum of d rounded products errs by at most s/(1-s) of the product of the vectors' lengths, where
@@ -214,7 +223,7 @@ def candidates(
             "vectors are not finite, or FAISS rounds more than is assumed of it"
         )
     found = {QUERY_ROW: row, DOC_ID: block.doc_ids.gather(place), SCORE: exactly}
-    return Found(pl.DataFrame(found, schema=_CANDIDATES), on_cpu)
+    return BlockCandidates(pl.DataFrame(found, schema=_CANDIDATES), on_cpu)
 
 
 def exact(queries: Singles, vectors: Singles, row: Places, place: Places) -> Doubles:

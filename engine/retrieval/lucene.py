@@ -95,7 +95,7 @@ def _version(home: Path) -> int | None:
 _UNUSED = ("pyserini.encode", "pyserini.prebuilt_index_info", "pandas")
 
 
-class _Nothing(ModuleType):
+class _EmptyModule(ModuleType):
     """Replaces a module: every name can be imported, none can be used."""
 
     def __getattr__(self, name: str) -> type:
@@ -128,7 +128,7 @@ def pyserini(name: str) -> ModuleType:
         add_options("-Djava.util.logging.config.file=/dev/null")
     for unused in _UNUSED:
         if unused not in sys.modules:
-            sys.modules[unused] = _Nothing(unused)
+            sys.modules[unused] = _EmptyModule(unused)
     module = importlib.import_module(name)
     from jnius import autoclass
 

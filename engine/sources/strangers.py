@@ -1,6 +1,6 @@
 """Look up ids of an input in another: refuse inputs without any match, count ids without a match.
 
-A position never stands for an id: queries without ids, which are numbered, are refused beside others (``Numbering``).
+A position never stands for an id: queries without ids, which are numbered, are refused beside others (``QueryNumbers``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LIKE_AN_ID = re.compile(r"(?i:id|idx|index|num(ber)?|key)$|(?:^|[\W_])(?i:no|nr
 
 
 @dataclass
-class Numbering:
+class QueryNumbers:
     """Queries without ids, numbered from 1, and the ids by which other inputs name queries.
 
     Attributes:

@@ -45,7 +45,7 @@ _MOST_VALUES = 256
 _LEAST_VALUES = 32
 
 
-class Weighed(NamedTuple):
+class WeightedRows(NamedTuple):
     """Distinct rows of a sample, one for a query or for a cluster of queries, and how often each occurs.
 
     Attributes:
@@ -59,7 +59,7 @@ class Weighed(NamedTuple):
     amounts: Floats
 
 
-def lower_tail(rows: Weighed, c: float) -> float:
+def lower_tail(rows: WeightedRows, c: float) -> float:
     """The probability that the mean under uniform random weights of the rows is c or less."""
     apart, amounts = rows.sums - c * rows.sizes, rows.amounts
     if apart.min() >= 0:
@@ -173,7 +173,7 @@ def _along(turned: Floats, powers: Floats, bend: float) -> float | None:
     return total
 
 
-def lower_bound(rows: Weighed, tail: float) -> float:
+def lower_bound(rows: WeightedRows, tail: float) -> float:
     """The c at which ``lower_tail`` is ``tail``, in (0, 1)."""
     return _lower_bound(*(column.astype(np.float64).tobytes() for column in rows), tail)
 
@@ -181,7 +181,7 @@ def lower_bound(rows: Weighed, tail: float) -> float:
 # Tables, page and verdict request intervals of the same scores.
 @lru_cache(maxsize=1024)
 def _lower_bound(sums: bytes, sizes: bytes, amounts: bytes, tail: float) -> float:
-    rows = Weighed(*map(np.frombuffer, (sums, sizes, amounts)))
+    rows = WeightedRows(*map(np.frombuffer, (sums, sizes, amounts)))
     means, weights = rows.sums / rows.sizes, rows.sizes * rows.amounts
     least, most, wanted = float(means.min()), float(means.max()), float(sp.special.ndtri(tail))
     if most <= least:
@@ -207,7 +207,7 @@ def _lower_bound(sums: bytes, sizes: bytes, amounts: bytes, tail: float) -> floa
     return _root(excess, low, high, xtol=1e-13, rtol=1e-12)
 
 
-def weighed(sums: Floats, sizes: Floats) -> Weighed:
+def weighed(sums: Floats, sizes: Floats) -> WeightedRows:
     """Equal rows, counted together; beyond 256 kinds about that many remain, and 32 per size.
 
     A row between two remaining rows is shared out between them: the mean stays, and the spread hardly grows.
@@ -226,8 +226,8 @@ def weighed(sums: Floats, sizes: Floats) -> Weighed:
         most = max(_LEAST_VALUES, _MOST_VALUES * len(found) // kinds)
         if kinds > _MOST_VALUES and len(found) > most:
             nodes, amounts = _shared_out(found, amounts, most // 2)
-        rows.append(Weighed(nodes, np.full(len(nodes), size), amounts))
-    return Weighed(*map(np.concatenate, zip(*rows, strict=True)))
+        rows.append(WeightedRows(nodes, np.full(len(nodes), size), amounts))
+    return WeightedRows(*map(np.concatenate, zip(*rows, strict=True)))
 
 
 def _shared_out(found: Floats, counts: Floats, half: int) -> tuple[Floats, Floats]:

@@ -144,7 +144,7 @@ def reachable_p(tests: int, bootstrap: Bootstrap) -> tuple[float, int]:
 
 
 @dataclass(frozen=True)
-class Correlated:
+class CorrelatedCell:
     """A cell's correlation, and tau and rho without each query or cluster, (2, n), if intervals are computed."""
 
     correlation: Correlation
@@ -153,12 +153,12 @@ class Correlated:
 
 def correlate_cells(
     cells: Sequence[Cell], bootstrap: Bootstrap, *, intervals: bool = True
-) -> list[Correlated]:
+) -> list[CorrelatedCell]:
     """Correlate every cell; with ``intervals``, cells on the same queries are resampled together."""
     together: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for position, cell in enumerate(cells):
         together[cell.query_ids].append(position)
-    results: dict[int, Correlated] = {}
+    results: dict[int, CorrelatedCell] = {}
     for positions in together.values():
         of_queries = [cells[position] for position in positions]
         columns = {column.tobytes(): column for cell in of_queries for column in (cell.x, cell.y)}
@@ -182,13 +182,13 @@ def correlate_cells(
                 scores = cell.x, cell.y
                 found = correlation.describe(*scores, replicates, pair, bootstrap, cell.clusters)
             without = None if replicates.without is None else replicates.without[pair]
-            results[position] = Correlated(found, without)
+            results[position] = CorrelatedCell(found, without)
     return [results[position] for position in range(len(cells))]
 
 
 def compare_cells(
     cells: Sequence[Cell],
-    results: Sequence[Correlated],
+    results: Sequence[CorrelatedCell],
     bootstrap: Bootstrap,
     *,
     comparable: Comparable = eq,
@@ -271,7 +271,7 @@ def _by_shared_queries(
 
 
 def _compare(
-    cell_a: Cell, cell_b: Cell, first: Correlated, second: Correlated, bootstrap: Bootstrap
+    cell_a: Cell, cell_b: Cell, first: CorrelatedCell, second: CorrelatedCell, bootstrap: Bootstrap
 ) -> dict[str, Any]:
     reasons = [
         f"{cell.annotator} on {cell.run} is {reason}"
@@ -305,8 +305,8 @@ def _compare(
 
 
 def _studentized(
-    first: Correlated,
-    second: Correlated,
+    first: CorrelatedCell,
+    second: CorrelatedCell,
     scores: Sequence[tuple[Floats, Floats]],
     clusters: Ints | None,
     bootstrap: Bootstrap,
@@ -360,5 +360,5 @@ def with_intervals(
     return tests, INVERTED, ""
 
 
-def _difference(name: str, first: Correlated, second: Correlated) -> float:
+def _difference(name: str, first: CorrelatedCell, second: CorrelatedCell) -> float:
     return float(getattr(first.correlation, name) - getattr(second.correlation, name))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy as sp
 
-from engine.messages.checked import Checked, Natural, Positive, Within
+from engine.messages.checked import CheckedSettings, Natural, Positive, Range
 from engine.messages.errors import InputError
 from engine.statistics import methods
 from engine.statistics.arrays import Floats, Ints, Mask
@@ -151,7 +151,7 @@ LEAST_RESAMPLES = 100
 
 
 @dataclass(frozen=True)
-class Bootstrap(Checked):
+class Bootstrap(CheckedSettings):
     """Settings of intervals and p-values.
 
     Attributes:
@@ -173,13 +173,13 @@ class Bootstrap(Checked):
     """
 
     resamples: Natural = 10_000
-    confidence: Annotated[float, Within(0, 1, is_open=True)] = 0.95
+    confidence: Annotated[float, Range(0, 1, is_open=True)] = 0.95
     seed: Natural = 0
     threads: Positive | None = None
     cluster: str | None = None
     until: Literal["verdict"] | None = None
-    lists: Annotated[float, Within(0, is_open=True)] | None = None
-    width: Annotated[float, Within(0, 1, is_open=True)] | None = None
+    lists: Annotated[float, Range(0, is_open=True)] | None = None
+    width: Annotated[float, Range(0, 1, is_open=True)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

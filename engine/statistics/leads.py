@@ -28,7 +28,7 @@ import numpy as np
 import scipy as sp
 
 from engine.statistics.arrays import Floats, Ints, Signs
-from engine.statistics.bounded import Weighed, lower_bound, lower_tail, weighed
+from engine.statistics.bounded import WeightedRows, lower_bound, lower_tail, weighed
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.resampling import for_each_block_of_signs, weighted_sums
 from engine.statistics.until import decided, queries_needed
@@ -115,7 +115,7 @@ def _one_for_each(paired: Floats, clusters: Ints) -> Iterator[tuple[float, float
         yield mean, math.sqrt(float(((sums - mean * sizes) ** 2).sum())) / total, len(size_of) - 1
 
 
-def _sides(paired: Floats, clusters: Ints | None) -> Iterator[tuple[Weighed, Weighed]]:
+def _sides(paired: Floats, clusters: Ints | None) -> Iterator[tuple[WeightedRows, WeightedRows]]:
     """The differences of pairs from either run's side, with one more that favours the other as far as possible."""
     sizes = np.ones(paired.shape[1])
     if clusters is not None:
@@ -136,7 +136,7 @@ def _checked(paired: Floats) -> Floats:
     return paired
 
 
-def _p_value(sides: tuple[Weighed, Weighed], value: float, comparisons: int) -> float:
+def _p_value(sides: tuple[WeightedRows, WeightedRows], value: float, comparisons: int) -> float:
     """The p-value of the hypothesis that the mean is ``value``, adjusted for the number of comparisons."""
     more, less = sides
     return _adjusted(min(lower_tail(more, value), lower_tail(less, -value)), comparisons)

@@ -30,7 +30,7 @@ import scipy as sp
 
 from engine import tables
 from engine.statistics.arrays import Floats, Ints
-from engine.statistics.bounded import Weighed, lower_bound, mean_interval, weighed
+from engine.statistics.bounded import WeightedRows, lower_bound, mean_interval, weighed
 from engine.statistics.comparison import Cell, Clusters, correlate_cells, numbered
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.leads import Differences
@@ -429,5 +429,5 @@ def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:
 def _bound(residuals: Floats, end: float, tail: float, each: float) -> float:
     """The lower bound of the mean, with ``each`` copies of all residuals, and one at the lower end of the range."""
     sums, sizes, amounts = weighed(residuals, np.ones(len(residuals)))
-    rows = Weighed(np.append(sums, end), np.append(sizes, 1.0), np.append(amounts * each, 1.0))
+    rows = WeightedRows(np.append(sums, end), np.append(sizes, 1.0), np.append(amounts * each, 1.0))
     return lower_bound(rows, tail)

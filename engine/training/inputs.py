@@ -10,7 +10,7 @@ import polars as pl
 from engine.evaluation.evaluate import refuse_answers
 from engine.inputs.files import InputFiles
 from engine.inputs.shards import InMemoryInputs
-from engine.messages.checked import Checked, Natural, Positive
+from engine.messages.checked import CheckedSettings, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.scoring.metrics import get_metric
@@ -21,7 +21,7 @@ from engine.training.examples import Readings, trainable
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingFiles(Checked):
+class TrainingFiles(CheckedSettings):
     """The files of a training.
 
     Attributes:

@@ -28,7 +28,7 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "ray", "polars", "numpy")
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainingResult:
     """A finished training; ``asked``: its settings by name, but for the recipe's."""
 
     inputs: TrainingInputs
@@ -66,7 +66,7 @@ class Trained:
         ]
 
 
-def content(trained: Trained, parameters: int) -> dict[str, Any]:
+def content(trained: TrainingResult, parameters: int) -> dict[str, Any]:
     """The content of ``training.json``."""
     progress, spec, prompt = trained.progress, trained.start.spec, trained.start.prompt
     steps = trained.recipe.steps(trained.inputs.train.queries.height)

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from engine.messages.checked import Amount, Checked, Natural, Positive, Share, Within
+from engine.messages.checked import Amount, CheckedSettings, Natural, Positive, Range, Share
 from engine.messages.errors import InputError
 
 Precision = Literal["bfloat16", "float32"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(Checked):
+class Recipe(CheckedSettings):
     """How a reader is trained. The defaults are the recipe of eRAG's study.
 
     Source: Salemi & Zamani (SIGIR 2024), section 3.1; open details follow the code of Fusion-in-Decoder (Izacard &
@@ -74,7 +74,7 @@ class Recipe(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workers(Checked):
+class Workers(CheckedSettings):
     """The processes that train.
 
     Attributes:
@@ -86,7 +86,7 @@ class Workers(Checked):
     """
 
     workers: Natural = 1
-    gpus_per_worker: Annotated[int, Within(0, 1)] | None = None
+    gpus_per_worker: Annotated[int, Range(0, 1)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

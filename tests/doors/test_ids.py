@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from engine.evaluation.settings import Settings
-from engine.python.input_forms import Given, inputs_of
+from engine.python.input_forms import UserInputs, inputs_of
 from engine.sources.queries.read import read_query_set
 from tests.expected import as_expected, refused
 
@@ -102,7 +102,7 @@ def right(inputs):
 )  # fmt: skip
 def test_queries_without_ids_beside_runs(tmp_path, door, file, records, run, named):
     queries = DOORS[door](tmp_path, records)
-    given = Given(queries, PASSAGES, trec(tmp_path, run) if file else run)
+    given = UserInputs(queries, PASSAGES, trec(tmp_path, run) if file else run)
     if named:
         with refused("queries.unidentified", text=door == "JSONL") as caught:
             inputs_of(given, SETTINGS)
@@ -118,10 +118,10 @@ def test_queries_without_ids_beside_runs(tmp_path, door, file, records, run, nam
 @pytest.mark.parametrize("door", DOORS)
 def test_known_ids_and_texts_of_queries_stay_as_they_are(tmp_path, door):
     named = asked(3, 1, 4, 2, qid=[3, 1, 4, 2])
-    assert right(inputs_of(Given(DOORS[door](tmp_path, named), PASSAGES, run_of(*"1234")), SETTINGS)) == (4, True, None)  # fmt: skip
+    assert right(inputs_of(UserInputs(DOORS[door](tmp_path, named), PASSAGES, run_of(*"1234")), SETTINGS)) == (4, True, None)  # fmt: skip
     by_text = run_of(*(f"capital of {country}?" for country in TOWNS))
     queries = DOORS[door](tmp_path, asked(3, 1, 4, 2, ID=[*"abcd"]))
-    assert right(inputs_of(Given(queries, PASSAGES, by_text), SETTINGS)) == (4, True, None)
+    assert right(inputs_of(UserInputs(queries, PASSAGES, by_text), SETTINGS)) == (4, True, None)
 
 
 def test_runs_of_retrievers_have_the_engines_own_numbers():
@@ -129,8 +129,8 @@ def test_runs_of_retrievers_have_the_engines_own_numbers():
         return [f"d{1 + [*TOWNS].index(text[11:-1])}"]
 
     queries = asked(3, 1, 4, 2, ID=[3, 1, 4, 2])
-    assert right(inputs_of(Given(queries, PASSAGES, search), SETTINGS)) == (4, True, None)
-    assert right(inputs_of(Given(queries, PASSAGES, {"a": search, "b": search}), SETTINGS))[1]
+    assert right(inputs_of(UserInputs(queries, PASSAGES, search), SETTINGS)) == (4, True, None)
+    assert right(inputs_of(UserInputs(queries, PASSAGES, {"a": search, "b": search}), SETTINGS))[1]
 
 
 @pytest.mark.parametrize("table", ["qrels", "preferences"])
@@ -146,7 +146,7 @@ def test_judgments_beside_queries_without_ids(table, judged, fits):
     annotator = {"qrels": "qrels", "preferences": "preference"}[table]
     settings = Settings.of(annotators=(annotator,), end_to_end=False, resamples=0)
     queries = asked(1, 2, 3, 4, key=[*"xyzw"])
-    given = Given(queries, PASSAGES, by_text, None, {table: given[table]})
+    given = UserInputs(queries, PASSAGES, by_text, None, {table: given[table]})
     if fits:
         (note,) = (n for n in inputs_of(given, settings).notes if n.code == "numbered_queries")
         assert note.amount == 4
@@ -204,12 +204,12 @@ def test_an_answer_beside_a_reference_is_a_response(tmp_path, door, name):
     gold = [[text] if name.endswith("s") and door != "CSV" else text for text in texts]
     records = [{"question": q, "answer": "Oslo", name: g} for q, g in zip("ab", gold, strict=True)]
     answered = inputs_of(
-        Given(DOORS[door](tmp_path, records), PASSAGES, run_of("a", "b")), SETTINGS
+        UserInputs(DOORS[door](tmp_path, records), PASSAGES, run_of("a", "b")), SETTINGS
     )
     assert answered.queries["answers"].to_list() == [["Lima"], ["Quito"]]
     records[1][name] = None  # nor is it one where the reference lacks
     with refused("queries.no-answers", text=door == "JSONL") as caught:
-        inputs_of(Given(DOORS[door](tmp_path, records), PASSAGES, run_of("a", "b")), SETTINGS)
+        inputs_of(UserInputs(DOORS[door](tmp_path, records), PASSAGES, run_of("a", "b")), SETTINGS)
     assert f"answer, {name};" in str(caught.value)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from engine.evaluation.settings import Settings
 from engine.inputs.partition import partition
-from engine.python.input_forms import Given, inputs_of
+from engine.python.input_forms import UserInputs, inputs_of
 from engine.sources.io.folders import folder_at
 from engine.sources.runs.read import RISING
 from tests.expected import as_expected
@@ -92,7 +92,7 @@ UNRANKED = {
 
 
 def noted(run, folder, *, passages=PASSAGES):
-    given = Given(QUERIES, passages, run)
+    given = UserInputs(QUERIES, passages, run)
     notes = inputs_of(given, ASKED).notes
     return {note.code: note for note in notes if note.code in (CUT, RISING)}
 
@@ -160,7 +160,7 @@ def test_inputs_in_shards_are_noted_as_those_of_one_process(door, tmp_path):
     write(tmp_path / "q.jsonl", "\n".join(map(json.dumps, QUERIES)))
     write(tmp_path / "c.jsonl", "\n".join(map(json.dumps, passages)))
     run = door(rows_of((0.1, 0.2, 0.3, 0.3)), tmp_path)
-    given = Given(tmp_path / "q.jsonl", tmp_path / "c.jsonl", run)
+    given = UserInputs(tmp_path / "q.jsonl", tmp_path / "c.jsonl", run)
     cut = partition(given.files(ASKED), folder_at(tmp_path / "inputs"), k=K, pairs_per_shard=6)
     assert len(cut.shards) > 1
     assert cut.notes == inputs_of(given, ASKED).notes

@@ -21,8 +21,8 @@ from engine.scoring.metrics import get_metric, match
 from engine.sources.articles.read import read_source
 from engine.sources.io.folders import folder_at
 from engine.sources.passages import index as passage_index
-from engine.sources.passages.cut import Cutting, cut_words, passages
-from engine.sources.passages.index import Marked
+from engine.sources.passages.cut import CutSettings, cut_words, passages
+from engine.sources.passages.index import PassageMarks
 from engine.sources.passages.read import passages_of, read_corpus
 from engine.sources.queries.read import read_query_set, read_user_queries
 from engine.sources.runs.read import read_runs_with_texts
@@ -88,7 +88,7 @@ def texts_of_users(path, form):
 
 
 def cut_articles(source):
-    return passages(read_source(source), cutting=Cutting(words=4)).rows()
+    return passages(read_source(source), cutting=CutSettings(words=4)).rows()
 
 
 def dump(path, form):
@@ -199,7 +199,7 @@ def test_an_index_of_passages_written_before_gives_composed_texts(tmp_path, monk
         made = passage_index.index_corpus(corpus, folder_at(tmp_path / "index"), "key")
     # An id stays as it is.
     assert made.find([NFD("é")]).rows() == [(NFD("é"), "", TEXT, "d")]
-    assert Marked(made).look_up_texts(pl.Series([TEXT])).rows() == [(NFD("é"), TEXT)]
+    assert PassageMarks(made).look_up_texts(pl.Series([TEXT])).rows() == [(NFD("é"), TEXT)]
 
 
 def test_ids_stay_as_they_are(tmp_path):

@@ -13,7 +13,7 @@ from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
-from engine.python.input_forms import Given, inputs_of
+from engine.python.input_forms import UserInputs, inputs_of
 from engine.report.summary import input_files
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import read_run, read_runs
@@ -29,7 +29,7 @@ QUERIES = {"1": {"query": "x", "answers": ["Lima"]}, "2": {"query": "y", "answer
 
 
 def by_python(queries=QUERIES, passages=PASSAGES, runs=None, **more):
-    given = Given(
+    given = UserInputs(
         queries,
         passages,
         runs if runs is not None else {q: ["d1"] for q in ("1", "q0", "q1")},

@@ -11,7 +11,7 @@ from engine import tables
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.labels import from_function
-from engine.labels.annotator import Annotator, Labelled, complete
+from engine.labels.annotator import Annotator, AnnotatorResult, complete
 from engine.labels.dual import PROBABILITIES
 from engine.report.printed import answer_parts, full_lines, full_tables
 from engine.sources.articles.read import read_source
@@ -134,7 +134,7 @@ def test_with_thresholds_fractional_grades_are_counted(tmp_path):
 def test_labels_above_one_of_a_users_own_annotator_ask_for_a_threshold_too(tmp_path):
     def label(material):
         labels = material.pairs.with_columns(annotator=pl.lit("minutes"), label=pl.lit(2.5))
-        return Labelled(labels, complete(labels))
+        return AnnotatorResult(labels, complete(labels))
 
     minutes = Annotator(name="minutes", label=label)
     settings = Settings.of(k=3, annotators=(minutes,), end_to_end=False, measures="P@3")

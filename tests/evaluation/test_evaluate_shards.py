@@ -380,7 +380,7 @@ def test_what_cannot_work_is_refused_before_reading(tmp_path, change, more, code
 def rare(material):
     """Labels by how many of all passages the corpus has."""
     labels = annotator.labels_of("rare", material.pairs, pl.lit(material.corpus.height / 60))
-    return annotator.Labelled(labels, annotator.complete(labels))
+    return annotator.AnnotatorResult(labels, annotator.complete(labels))
 
 
 @pytest.mark.parametrize("role", [None, annotator.READER])

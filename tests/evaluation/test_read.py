@@ -40,7 +40,7 @@ def score_on_ray(monkeypatch, score, *shards, folder=""):
     """Score shards on workers by a function that takes the work, a shard, its failures and files; it goes by value."""
     monkeypatch.setattr(read, "score_shard", score)
     known = SimpleNamespace(shards=[SimpleNamespace(span=None)] * 3)
-    scoring = read._Scoring(SimpleNamespace(shards=known, folder=folder), on_ray=True)
+    scoring = read._Scorer(SimpleNamespace(shards=known, folder=folder), on_ray=True)
     for shard in shards:
         scoring.score(shard, {})
     scoring.finish()

@@ -14,7 +14,7 @@ from engine.inputs.partition import partition
 from engine.inputs.read import read_inputs
 from engine.inputs.shards import InMemoryInputs
 from engine.labels import from_function
-from engine.labels.annotator import Annotator, Labelled, complete, labels_of
+from engine.labels.annotator import Annotator, AnnotatorResult, complete, labels_of
 from engine.messages.notes import merge_notes
 from engine.sources.io.folders import folder_at
 from engine.tables import END_TO_END, MEASURE, RUN
@@ -135,7 +135,7 @@ def test_the_range_of_dcg_is_that_of_the_whole_file_of_judgments(tmp_path, in_sh
 def test_where_nobody_knows_how_large_labels_can_be_dcg_decides_nothing(tmp_path):
     def label(material):
         labels = labels_of("mine", material.pairs, pl.col("query_id").rank("dense").cast(float))
-        return Labelled(labels, complete(labels))
+        return AnnotatorResult(labels, complete(labels))
 
     known = from_function("known", lambda query, answers, title, text: len(text) % 2)
     options = {"annotators": (Annotator(name="mine", label=label), known), **LABELS_ALONE}
@@ -167,7 +167,7 @@ def codes(notes):
 
 
 def notes_of(rows, labels):
-    made = Labelled(pl.DataFrame({"label": labels}, {"label": pl.Float64}), pl.DataFrame())
+    made = AnnotatorResult(pl.DataFrame({"label": labels}, {"label": pl.Float64}), pl.DataFrame())
     return list(constant_notes(Inputs(rows), ["judge"], {"judge": made}))
 
 

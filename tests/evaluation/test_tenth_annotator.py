@@ -17,12 +17,12 @@ from engine.evaluation.settings import Settings
 from engine.labels import registry
 from engine.labels.annotator import (
     Annotator,
+    AnnotatorResult,
     Ask,
     Conclusion,
     Display,
     FurtherTable,
     InputTable,
-    Labelled,
     Role,
     Scale,
 )
@@ -116,7 +116,7 @@ def label(material):
         f"{material.settings.options(Options).least_clicks})",
     )
     traces = labels.with_columns(clicked[CLICKS], material.reads["read_key"])
-    return Labelled(labels, traces, {TOTALS.name: totals, MEAN.name: totals}, (unseen,))
+    return AnnotatorResult(labels, traces, {TOTALS.name: totals, MEAN.name: totals}, (unseen,))
 
 
 POPULAR = Annotator(

@@ -25,7 +25,7 @@ from tests.gpu_first import models
 from tests.gpu_first.checks import Check, NotRun, require
 from tests.gpu_first.scale import REAL, Scale
 
-_DOUBLE = flat.Rounding(0.0, 2.0**-52)
+_DOUBLE = flat.RoundoffUnits(0.0, 2.0**-52)
 
 
 def blocks(scale: Scale, dimensions: int) -> list[Block]:
@@ -64,11 +64,11 @@ def by_torch(dtype: torch.dtype, asked: set[int]) -> flat.Nearest:
 
 
 def search(
-    made: Sequence[Block], queries: flat.Singles, k: int, nearest: flat.Nearest, rounding: flat.Rounding
+    made: Sequence[Block], queries: flat.Singles, k: int, nearest: flat.Nearest, rounding: flat.RoundoffUnits
 ) -> Any:  # fmt: skip
     def searcher(
         blocks: Iterable[Block], queries: flat.Singles, k: int, floor: flat.Doubles
-    ) -> Iterator[flat.Found]:
+    ) -> Iterator[flat.BlockCandidates]:
         # FAISS returns so many on a GPU at most; torch has no such limit.
         with mock.patch.object(flat, "_GPU_MOST", len(made[0].vectors)):
             for block in blocks:

@@ -14,7 +14,7 @@ from engine.inputs.partition import partition
 from engine.inputs.read import read_inputs, with_clusters
 from engine.inputs.shards import InMemoryInputs
 from engine.labels.registry import ANNOTATORS
-from engine.python.input_forms import Given, inputs_of
+from engine.python.input_forms import UserInputs, inputs_of
 from engine.sources.io.files import write_parquet
 from engine.sources.io.folders import folder_at
 from engine.sources.queries.read import read_query_set
@@ -82,7 +82,7 @@ def by_python(folder, given, k=2):
         ]
     tables, ignored = {"qrels": given["qrels"]}, given.get("ignore", False)
     every = (given["queries"], given["passages"], runs, given.get("answers"), tables)
-    inputs = inputs_of(Given(*every, ignore_identical_ids=ignored), settings)
+    inputs = inputs_of(UserInputs(*every, ignore_identical_ids=ignored), settings)
     return inputs.runs, inputs.notes
 
 

@@ -16,7 +16,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep
 from engine.inputs.files import InputFiles
 from engine.labels.registry import option_classes
-from engine.messages.checked import SEVERAL, Checked, hints_of
+from engine.messages.checked import SEVERAL, CheckedSettings, hints_of
 from engine.messages.errors import InputError
 from engine.report.planning.forecast import PlanSettings
 from engine.training.inputs import TrainingFiles
@@ -65,7 +65,7 @@ def test_no_part_of_the_settings_takes_a_value_that_a_fields_annotation_does_not
     assert len(flattened) >= 5
     count = 0
     for part in PARTS | flattened:
-        assert issubclass(part, Checked), part
+        assert issubclass(part, CheckedSettings), part
         made = part(**NEEDED.get(part, {}))
         for name, hint in hints_of(part).items():
             for value, kinds in VALUES:

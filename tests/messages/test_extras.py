@@ -25,7 +25,7 @@ from engine.retrieval import bm25, dense
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.sources import bundled
 from engine.sources.articles.read import read_source
-from engine.sources.passages.cut import Cutting
+from engine.sources.passages.cut import CutSettings
 from tests.commands import erag, scores_of
 from tests.expected import as_expected, refused
 
@@ -140,7 +140,7 @@ def test_a_missing_extra_is_named_in_one_line_before_any_work(without, tmp_path)
     dump.write_text("<mediawiki></mediawiki>")
     for extra, ask in (
         ("articles", lambda: list(read_source(dump))),
-        ("articles", lambda: Cutting(characters=100)),
+        ("articles", lambda: CutSettings(characters=100)),
         ("korean", bm25.Kiwi),
         ("local", lambda: resolve("bundled")),
         ("local", lambda: specify(EncoderOptions())),

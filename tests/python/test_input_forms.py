@@ -14,7 +14,7 @@ import engine
 from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
-from engine.python.input_forms import Given, inputs_of, runs_of
+from engine.python.input_forms import UserInputs, inputs_of, runs_of
 from engine.sources.runs.read import id_of
 from tests.conftest import make_run
 from tests.expected import as_expected, refused
@@ -66,7 +66,7 @@ def of_files(paths):
     ids=["list", "tuple", "generator", "dictionary", "polars", "arrow", "pandas", "pandas, indexed", "kilt"],
 )  # fmt: skip
 def test_every_form_of_queries_is_what_a_file_of_them_is(queries, of_files, paths):
-    inputs = inputs_of(Given(queries, paths["c"], RUN), SETTINGS)
+    inputs = inputs_of(UserInputs(queries, paths["c"], RUN), SETTINGS)
     assert inputs.queries.equals(of_files.queries)
 
 
@@ -82,7 +82,7 @@ def test_every_form_of_queries_is_what_a_file_of_them_is(queries, of_files, path
     ids=["list", "dictionary (BEIR)", "polars", "pandas", "other names"],
 )
 def test_every_form_of_passages_is_what_a_file_of_them_is(passages, of_files):
-    inputs = inputs_of(Given(QUERIES, passages, {"run": RUN}), SETTINGS)
+    inputs = inputs_of(UserInputs(QUERIES, passages, {"run": RUN}), SETTINGS)
     # Whatever the form: the same queries, the same listed passages, the same ranks.
     assert inputs.sha256 == of_files.sha256
     assert sorted(inputs.corpus["doc_id"]) == ["a", "b", "c"]
@@ -92,13 +92,13 @@ def test_data_sets_of_hugging_face_are_tables_like_others(of_files):
     ranked = [
         {"query_id": q, "doc_id": d, "rank": r} for q, ds in RUN.items() for r, d in enumerate(ds)
     ]
-    given = Given(*map(datasets_of, (QUERIES, PASSAGES, ranked)))
+    given = UserInputs(*map(datasets_of, (QUERIES, PASSAGES, ranked)))
     assert inputs_of(given, SETTINGS).sha256 == of_files.sha256
 
 
 def test_files_are_read_as_the_command_reads_them(of_files, paths):
     for runs in (paths["r"], [str(paths["r"])], (paths["r"],)):
-        inputs = inputs_of(Given(paths["q"], paths["c"], runs), SETTINGS)
+        inputs = inputs_of(UserInputs(paths["q"], paths["c"], runs), SETTINGS)
         assert inputs.sha256 == of_files.sha256
         assert inputs.queries_file == paths["q"]
 
@@ -107,7 +107,7 @@ def test_queries_may_be_texts_with_answers_and_runs_lists_of_texts():
     queries = {row["question"]: row["answers"] for row in QUERIES}
     text = {row["doc_id"]: row["text"] for row in PASSAGES}
     runs = {row["question"]: [text[d] for d in RUN[row["id"]]] for row in QUERIES}
-    inputs = inputs_of(Given(queries, None, runs), SETTINGS)
+    inputs = inputs_of(UserInputs(queries, None, runs), SETTINGS)
     assert inputs.queries["query_id"].to_list() == ["1", "2"]
     assert inputs.queries["answers"].to_list() == [row["answers"] for row in QUERIES]
     texts = dict(inputs.corpus.select("doc_id", "text").iter_rows())
@@ -120,7 +120,7 @@ def test_queries_may_be_texts_with_answers_and_runs_lists_of_texts():
 def test_answers_may_come_apart_by_id_or_by_text():
     answers = {"1": "Oranjestad", "who wrote animal farm": ["George Orwell", " Orwell "]}
     texts = {row["id"]: row["question"] for row in QUERIES}
-    inputs = inputs_of(Given(texts, PASSAGES, RUN, answers=answers), SETTINGS)
+    inputs = inputs_of(UserInputs(texts, PASSAGES, RUN, answers=answers), SETTINGS)
     assert inputs.queries["answers"].to_list() == [["Oranjestad"], ["George Orwell", "Orwell"]]
 
 
@@ -129,14 +129,14 @@ def test_answers_may_be_a_file(tmp_path, paths):
     answers.write_text(json.dumps([{"id": "1", "answers": ["O"]}, {"id": "2", "answers": ["G"]}]))
     texts = {row["id"]: row["question"] for row in QUERIES}
     for queries, passages, runs in ((texts, PASSAGES, RUN), (paths["q"], paths["c"], paths["r"])):
-        inputs = inputs_of(Given(queries, passages, runs, answers=answers), SETTINGS)
+        inputs = inputs_of(UserInputs(queries, passages, runs, answers=answers), SETTINGS)
         assert inputs.queries["answers"].to_list() == [["O"], ["G"]]
 
 
 def test_questions_that_are_marked_as_unanswerable_are_left_out_and_counted():
     # Rows of SQuAD 2.0, as Hugging Face has them.
     none = {"id": "3", "question": "who", "answers": {"text": [], "answer_start": []}}
-    inputs = inputs_of(Given([*QUERIES, none], PASSAGES, RUN), SETTINGS)
+    inputs = inputs_of(UserInputs([*QUERIES, none], PASSAGES, RUN), SETTINGS)
     assert inputs.queries["query_id"].to_list() == ["1", "2"]
     assert [note.amount for note in inputs.notes if note.code == "unanswerable_queries"] == [1]
 
@@ -144,25 +144,30 @@ def test_questions_that_are_marked_as_unanswerable_are_left_out_and_counted():
 def test_files_of_runs_that_carry_texts_need_no_passages(tmp_path, paths):
     run = tmp_path / "texts.json"
     run.write_text(json.dumps({"1": ["Oranjestad is there"], "2": ["nothing here"]}))
-    of_file = inputs_of(Given(paths["q"], None, run), SETTINGS)
-    in_memory = inputs_of(Given(QUERIES, None, {"texts": json.loads(run.read_text())}), SETTINGS)
-    beside = inputs_of(Given(QUERIES, None, run), SETTINGS)
+    of_file = inputs_of(UserInputs(paths["q"], None, run), SETTINGS)
+    in_memory = inputs_of(
+        UserInputs(QUERIES, None, {"texts": json.loads(run.read_text())}), SETTINGS
+    )
+    beside = inputs_of(UserInputs(QUERIES, None, run), SETTINGS)
     assert of_file.sha256 == in_memory.sha256 == beside.sha256
 
 
 def test_answers_are_needed_only_where_something_is_held_against_them(paths):
     texts = {row["id"]: row["question"] for row in QUERIES}
     quiet = Settings.of(k=2, annotators=("provenance",), end_to_end=False)
-    assert inputs_of(Given(texts, PASSAGES, RUN), quiet).queries["answers"].to_list() == [[], []]
+    assert inputs_of(UserInputs(texts, PASSAGES, RUN), quiet).queries["answers"].to_list() == [
+        [],
+        [],
+    ]
     with refused("queries.no-answers"):
-        inputs_of(Given(texts, PASSAGES, RUN), SETTINGS)
+        inputs_of(UserInputs(texts, PASSAGES, RUN), SETTINGS)
 
 
 def test_documents_may_be_the_texts_of_passages():
-    of_ids = inputs_of(Given(QUERIES, PASSAGES, RUN), SETTINGS)
+    of_ids = inputs_of(UserInputs(QUERIES, PASSAGES, RUN), SETTINGS)
     texts = {one["doc_id"]: one["text"] for one in PASSAGES}
     by_text = {query: [texts[doc] for doc in docs] for query, docs in RUN.items()}
-    found = inputs_of(Given(QUERIES, PASSAGES, by_text), SETTINGS)
+    found = inputs_of(UserInputs(QUERIES, PASSAGES, by_text), SETTINGS)
     assert found.runs.equals(of_ids.runs)
 
 
@@ -170,7 +175,7 @@ def test_what_is_left_out_is_counted():
     passages = [*PASSAGES[:2], {"doc_id": "c", "text": " "}]
     runs = {**RUN, "9": ["a"]}
     inputs = inputs_of(
-        Given(QUERIES, passages, runs), Settings.of(k=2, annotators=("containment",))
+        UserInputs(QUERIES, passages, runs), Settings.of(k=2, annotators=("containment",))
     )
     assert {note.code: note.amount for note in inputs.notes if note.amount} == {
         "empty_passages": 1,
@@ -179,7 +184,7 @@ def test_what_is_left_out_is_counted():
     }
     assert inputs.cut_runs == ()
     cut = inputs_of(
-        Given(QUERIES, passages, runs),
+        UserInputs(QUERIES, passages, runs),
         Settings.of(k=1, annotators=("containment",), measures="P@1"),
     )
     assert cut.cut_runs == ("run",)
@@ -197,7 +202,7 @@ def test_judgments_may_be_a_dictionary_a_table_or_a_file(tmp_path):
     renamed = {"query_id": "query-id", "doc_id": "corpus-id", "label": "score"}
     frame = pd.DataFrame(table)
     for given in (judged, path, table, pl.DataFrame(table), frame, frame.rename(columns=renamed)):
-        inputs = inputs_of(Given(QUERIES, PASSAGES, RUN, tables={"qrels": given}), settings)
+        inputs = inputs_of(UserInputs(QUERIES, PASSAGES, RUN, tables={"qrels": given}), settings)
         assert inputs.tables["qrels"].rows() == [("1", "a", 1, 1), ("1", "c", 0, 1)]
 
 
@@ -223,7 +228,7 @@ def test_judgments_may_be_a_dictionary_a_table_or_a_file(tmp_path):
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused_in_a_line(changed, code):
-    given = Given(QUERIES, PASSAGES, RUN)._replace(**changed)
+    given = UserInputs(QUERIES, PASSAGES, RUN)._replace(**changed)
     with refused(code) as raised:
         inputs_of(given, SETTINGS)
     assert "\n" not in str(raised.value)
@@ -234,7 +239,7 @@ def test_judgments_of_one_of_several_corpora_name_it_as_runs_do(paths, tmp_path)
     (tmp_path / "old.txt").write_text("1 0 a 2")
     corpora = [str(paths["c"]), str(tmp_path / "old.jsonl")]
     judged = {"qrels": f"{tmp_path}/old.txt@old"}
-    given = Given(str(paths["q"]), corpora, [f"{paths['r']}@c"], tables=judged)
+    given = UserInputs(str(paths["q"]), corpora, [f"{paths['r']}@c"], tables=judged)
     settings = Settings.of(k=2, annotators=("qrels",))
     assert inputs_of(given, settings).tables["qrels"].rows() == [
         ("1", "Oranjestad, Aruba", 2.0, False, 2.0)
@@ -428,7 +433,7 @@ def nodes(question):
 
 
 def listed(runs, passages, **more):
-    given = Given(ASKED, passages, runs, answers=ANSWERS, **more)
+    given = UserInputs(ASKED, passages, runs, answers=ANSWERS, **more)
     rows = inputs_of(given, CONTAINED).runs
     return [rows.filter(query_id=query)["doc_id"].to_list() for query in ASKED], rows
 

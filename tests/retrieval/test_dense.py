@@ -148,7 +148,7 @@ def test_lists_are_the_same_for_any_size_of_shards_and_blocks(
     def copied(given, count, spec, storage):
         for shard in (shard for part in given for shard in part()):
             vectors = np.stack([vector_of[doc_id] for doc_id in shard.doc_ids])
-            yield encode.Encoded(shard.key, shard.doc_ids, vectors)
+            yield encode.EncodedShard(shard.key, shard.doc_ids, vectors)
 
     whole = search(index, queries, k=K)
     for size in (1, 37, 1000):
@@ -305,7 +305,7 @@ def test_how_much_the_lengths_of_vectors_differ(corpus, spec, tmp_path, lengths,
         for shard, length in zip(parts[0](), lengths, strict=True):
             vectors = np.zeros((1, spec.dimensions), np.float32)
             vectors[0, 1] = -length
-            yield encode.Encoded(shard.key, shard.doc_ids, vectors)
+            yield encode.EncodedShard(shard.key, shard.doc_ids, vectors)
 
     found = build(corpus.head(3), tmp_path / "i", spec, shard=1, executor=executor)
     assert dense.length_ratio(tmp_path / "i", found) == pytest.approx(ratio)
@@ -353,7 +353,7 @@ def test_a_broken_shard_is_named(corpus, queries, spec, tmp_path):
 def test_no_flipped_bit_of_a_shard_gives_other_vectors(tmp_path, storage):
     (tmp_path / "shards").mkdir()
     vectors = np.random.default_rng(0).standard_normal((9, 8)).astype(encode.TYPES[storage])
-    encode.write_shard(tmp_path, encode.Encoded("k", [f"d{i}" for i in range(9)], vectors))
+    encode.write_shard(tmp_path, encode.EncodedShard("k", [f"d{i}" for i in range(9)], vectors))
     path = encode.shard_path(tmp_path, "k")
     content, refused = path.read_bytes(), 0
     for at in range(0, len(content), 3):

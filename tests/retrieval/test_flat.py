@@ -125,7 +125,7 @@ def test_a_search_whose_errors_exceed_their_bound_is_no_result(ids, vectors, que
     for search in (
         lambda: flat.candidates(block, queries, 20, floor, coarser, flat.GPU_ROUNDING),
         lambda: flat.search_flat([Block(ids, broken)], queries, k=20),
-        lambda: flat.candidates(block, queries, 20, floor, coarser, flat.Rounding(0.5, 0.1)),
+        lambda: flat.candidates(block, queries, 20, floor, coarser, flat.RoundoffUnits(0.5, 0.1)),
     ):
         with pytest.raises(EncodeError) as caught:
             search()

@@ -12,7 +12,7 @@ import pytest
 from engine.evaluation.settings import Settings
 from engine.inputs.read import WRITTEN_PASSAGES
 from engine.messages.extras import is_installed
-from engine.python.input_forms import Given, inputs_of
+from engine.python.input_forms import UserInputs, inputs_of
 from engine.sources.fields import texts_of, written
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import read_run
@@ -24,7 +24,7 @@ PASSAGES = {"d1": {"text": "Lima", "article_id": "a1"}}
 def by_python(table):
     """The queries table, and the notes, of what is given from Python."""
     settings = Settings.of(annotators=("containment",), resamples=0)
-    inputs = inputs_of(Given(table, PASSAGES, {"q": ["d1"]}), settings)
+    inputs = inputs_of(UserInputs(table, PASSAGES, {"q": ["d1"]}), settings)
     return inputs.queries, inputs.notes
 
 
@@ -165,12 +165,12 @@ def test_a_written_list_of_passages_is_that_list(tmp_path, key):
     queries = [{"query_id": "q", "query": "x", "answers": "a"}]
     (tmp_path / "q.jsonl").write_text(json.dumps(queries[0]))
     files = [tmp_path / "r.jsonl", tmp_path / "r.parquet"]
-    doors = [Given(queries, None, runs) for runs in (pd.DataFrame([record]), [record], *files)]
-    doors += [Given(tmp_path / "q.jsonl", None, path) for path in files]
+    doors = [UserInputs(queries, None, runs) for runs in (pd.DataFrame([record]), [record], *files)]
+    doors += [UserInputs(tmp_path / "q.jsonl", None, path) for path in files]
     (tmp_path / "c.jsonl").write_text(
         "".join(json.dumps({"id": t, "text": t}) + "\n" for t in ("a passage", "another one"))
     )
-    doors += [Given(tmp_path / "q.jsonl", tmp_path / "c.jsonl", path) for path in files]
+    doors += [UserInputs(tmp_path / "q.jsonl", tmp_path / "c.jsonl", path) for path in files]
     for door in doors:
         inputs = inputs_of(door, settings)
         assert inputs.corpus["text"].to_list() == ["a passage", "another one"]
@@ -184,7 +184,7 @@ def test_a_text_where_a_list_of_passages_is_wanted_is_named(tmp_path):
     queries = [{"query_id": "q", "query": "x", "answers": "a"}]
     for read in (
         lambda: read_run(tmp_path / "r.jsonl"),
-        lambda: inputs_of(Given(queries, None, [record]), settings),
+        lambda: inputs_of(UserInputs(queries, None, [record]), settings),
     ):
         with refused("runs.passage"):
             read()
@@ -222,4 +222,4 @@ def test_judgments_and_runs_from_python_are_refused_as_files_are(name, given, co
     settings = Settings.of(annotators=(annotator,), end_to_end=False, resamples=0)
     queries, runs = {"q": _record("a", "a1")}, given if name == "runs" else {"q": ["d1"]}
     with refused(code):
-        inputs_of(Given(queries, PASSAGES | {"d2": "x"}, runs, None, tables), settings)
+        inputs_of(UserInputs(queries, PASSAGES | {"d2": "x"}, runs, None, tables), settings)

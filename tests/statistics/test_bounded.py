@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.statistics import bounded
 from engine.statistics.bounded import (
-    Weighed,
+    WeightedRows,
     around,
     binomial_interval,
     holm,
@@ -28,7 +28,7 @@ from tests.expected import as_expected
 def rows(values, amounts):
     kept = [amount > 0 for amount in amounts]
     values, amounts = (np.array(column, dtype=float)[kept] for column in (values, amounts))
-    return Weighed(values, np.ones(len(values)), amounts)
+    return WeightedRows(values, np.ones(len(values)), amounts)
 
 
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 2000))
@@ -84,7 +84,7 @@ def test_many_values_are_put_together_without_moving_the_bounds(spread, largest)
     assert len(together.sums) <= 256 + 32 * largest * (largest > 1)
     assert together.sums @ together.amounts == pytest.approx(sums.sum(), abs=1e-9)
     assert together.sizes @ together.amounts == pytest.approx(sizes.sum(), abs=1e-9)
-    apart = Weighed(sums, sizes, np.ones(len(sums)))
+    apart = WeightedRows(sums, sizes, np.ones(len(sums)))
     for tail in (0.025, 0.0005):
         low, exact = lower_bound(together, tail), lower_bound(apart, tail)
         assert low == pytest.approx(exact, abs=5e-3 * (sums.sum() / sizes.sum() - exact))

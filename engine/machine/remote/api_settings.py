@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from engine.messages.checked import Amount, Checked, Positive, Within
+from engine.messages.checked import Amount, CheckedSettings, Positive, Range
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 
@@ -39,7 +39,7 @@ def model_of(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerSettings(Checked):
+class ServerSettings(CheckedSettings):
     """Server of models named openai:MODEL, with limits on requests.
 
     Attributes:
@@ -65,7 +65,7 @@ class ServerSettings(Checked):
     concurrency: Positive = 8
     requests_per_minute: Positive | None = None
     tokens_per_minute: Positive | None = None
-    request_timeout: Annotated[float, Within(0, is_open=True)] = 120.0
+    request_timeout: Annotated[float, Range(0, is_open=True)] = 120.0
     max_tokens: Positive | None = None
     max_cost: Amount | None = None
     price_in: Amount | None = None
@@ -119,7 +119,7 @@ class ApiSettings(ServerSettings):
 
     price_out: Amount | None = None
     price_per_hour: Amount | None = None
-    max_hours: Annotated[float, Within(0, is_open=True)] | None = None
+    max_hours: Annotated[float, Range(0, is_open=True)] | None = None
     batch_out: Path | None = None
     batch_in: Path | tuple[Path, ...] = ()
     endpoint: Endpoint = "chat"

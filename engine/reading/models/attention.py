@@ -129,7 +129,7 @@ class KeysAreKept(Exception):  # noqa: N818 - nothing went wrong
 
 
 @dataclass
-class Packing:
+class PackedPass:
     """A forward pass over packed tokens and their layout; reaches attention through the model.
 
     Attributes:
@@ -239,14 +239,14 @@ class Packing:
         return out
 
     @property
-    def narrow(self) -> Packing:
+    def narrow(self) -> PackedPass:
         """The packing of only the tokens whose logits are needed, for a layer whose keys and values are all kept."""
         wanted = dict.fromkeys(self.last.tolist())
         spans = (s for s in self.spans if s.at + s.tokens - 1 in wanted)
         ends = [
             replace(s, at=row, tokens=1, have=s.have + s.tokens - 1) for row, s in enumerate(spans)
         ]
-        return Packing(self.cache, ends, fused=self.fused, keeps=False)
+        return PackedPass(self.cache, ends, fused=self.fused, keeps=False)
 
     @cached_property
     def _written(self) -> list[slice]:
@@ -307,13 +307,13 @@ def pack(
     asked: Sequence[Span] | None = None,
     copies: Sequence[tuple[int, int, int]] = (),
     fused: bool = False,
-) -> Packing:
+) -> PackedPass:
     """A pass over ``ids`` that ends in logits of the ``asked`` spans' last tokens; by default of all spans'."""
     # Products with a single row take another code path, which rounds differently. Attention sees the row once.
     double = 2 if len(ids) == 1 else 1
     asked = spans if asked is None else asked
     last = [s.at + s.tokens - 1 for s in asked]
-    return Packing(
+    return PackedPass(
         cache,
         spans,
         copies,
@@ -334,7 +334,7 @@ def attend(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    packing: Packing | None = None,
+    packing: PackedPass | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention of packed sequences, each to its own tokens in the cache and before it.

@@ -39,7 +39,7 @@ from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 CPU_CHUNK_TOKENS = 2048
 
 
-class _Read(list[Input]):
+class _ReadInputs(list[Input]):
     """The inputs of a read; and the text to score, if any, with its tokens, the end token included."""
 
     target: str | None = None
@@ -125,11 +125,11 @@ class EncoderDecoderReader:
         reads = self._reads(inputs)
         return lambda: self._generated(reads)
 
-    def _reads(self, inputs: Sequence[Sequence[str]]) -> list[_Read]:
+    def _reads(self, inputs: Sequence[Sequence[str]]) -> list[_ReadInputs]:
         inputs, targets = parted(inputs, self._spec)
         unique = list(dict.fromkeys(text for texts in inputs for text in texts))
         items = dict(zip(unique, self._tokenize(unique), strict=True))
-        reads = [_Read(items[text] for text in texts) for texts in inputs]
+        reads = [_ReadInputs(items[text] for text in texts) for texts in inputs]
         for read, target in zip(reads, targets, strict=True):
             if target is not None:
                 read.target, read.tokens = target, self._tokenizer.encode(target)
@@ -139,7 +139,7 @@ class EncoderDecoderReader:
         special = self._spec.special_tokens
         return tokenize(self._tokenizer, texts, limit=self._limit, special_tokens=special)
 
-    def _generated(self, reads: Sequence[_Read]) -> list[ReadOutput]:
+    def _generated(self, reads: Sequence[_ReadInputs]) -> list[ReadOutput]:
         outputs: list[ReadOutput] = []
         for first, last in self._held_together(reads):
             before = self.stats.memory_halvings
@@ -161,7 +161,7 @@ class EncoderDecoderReader:
         lengths = [self._limit] * whole + [rest] * (rest > 0)
         loop.encode([[self._start] * length for length in lengths])
 
-    def _held_together(self, reads: Sequence[_Read]) -> Iterator[tuple[int, int]]:
+    def _held_together(self, reads: Sequence[_ReadInputs]) -> Iterator[tuple[int, int]]:
         """Ranges of reads whose encodings fit half of the memory; at least one read each."""
         first, held, taken = 0, set[Input](), 0
         for position, read in enumerate(reads):
@@ -180,7 +180,7 @@ class EncoderDecoderReader:
     def _kept_bytes(self, item: Input) -> int:
         return self._model.kept_per_token * padded_length(len(item.tokens))
 
-    def _read_together(self, reads: Sequence[_Read]) -> list[ReadOutput]:
+    def _read_together(self, reads: Sequence[_ReadInputs]) -> list[ReadOutput]:
         items = _placed(reads)
         encodings = self._model.encodings([len(item.tokens) for item in items])
         slots = dict(zip(items, encodings.slots, strict=True))
@@ -246,7 +246,7 @@ class EncoderDecoderReader:
         return [None] * len(items)
 
     def _decode(
-        self, reads: Sequence[_Read], encodings: Encodings, slots: dict[Input, Slot]
+        self, reads: Sequence[_ReadInputs], encodings: Encodings, slots: dict[Input, Slot]
     ) -> list[ReadOutput]:
         """Outputs of reads, decoded in lock-step; finished reads leave the batch."""
         decoding = self._model.decoding(encodings, [_parts(read, slots) for read in reads])
@@ -312,7 +312,7 @@ def _order(item: Input) -> tuple[int, tuple[int, ...]]:
     return padded_length(len(item.tokens)), item.tokens
 
 
-def _placed(reads: Sequence[_Read]) -> list[Input]:
+def _placed(reads: Sequence[_ReadInputs]) -> list[Input]:
     """Distinct inputs of reads in the order of storage: inputs of a fused read together, by length; further inputs of
     single reads at the end, by length.
     """
@@ -324,18 +324,18 @@ def _placed(reads: Sequence[_Read]) -> list[Input]:
     return [*placed, *sorted(single, key=_order)]
 
 
-def _where(read: _Read, slots: dict[Input, Slot]) -> tuple[int, int, int]:
+def _where(read: _ReadInputs, slots: dict[Input, Slot]) -> tuple[int, int, int]:
     """A sort key: single reads by the place of their input in storage, then fused reads."""
     slot = slots[read[0]]
     return len(read), slot.padded, slot.place
 
 
-def _parts(read: _Read, slots: dict[Input, Slot]) -> list[Part]:
+def _parts(read: _ReadInputs, slots: dict[Input, Slot]) -> list[Part]:
     """A read's inputs in the order of storage, so that neighbours stay neighbours."""
     offsets = accumulate((len(item.tokens) for item in read), initial=0)
     placed = sorted(zip(read, offsets, strict=False), key=lambda pair: _order(pair[0]))
     return [Part(slots[item], offset) for item, offset in placed]
 
 
-def _failed(read: _Read, reason: str) -> ReadOutput:
+def _failed(read: _ReadInputs, reason: str) -> ReadOutput:
     return ReadOutput.failed(reason, prompt_tokens=len(read.prompt))

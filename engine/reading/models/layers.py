@@ -80,7 +80,7 @@ def _code(layer: type[torch.nn.Module]) -> object:
 _ROWS = 1024
 
 
-class _Ordered(torch.nn.Module):
+class _OneDnnLinear(torch.nn.Module):
     """A linear layer whose weights are in oneDNN's order."""
 
     def __init__(self, layer: torch.nn.Linear) -> None:
@@ -113,4 +113,4 @@ def order_weights(model: torch.nn.Module) -> None:
         if type(layer) is torch.nn.Linear and layer is not output
     ]
     for module, name in places:
-        setattr(module, name, _Ordered(getattr(module, name)))
+        setattr(module, name, _OneDnnLinear(getattr(module, name)))

@@ -23,7 +23,7 @@ import torch
 
 from engine.machine import batching
 from engine.reading.models import attention
-from engine.reading.models.attention import Cache, KeysAreKept, Packing, Span, pack, round_up
+from engine.reading.models.attention import Cache, KeysAreKept, PackedPass, Span, pack, round_up
 from engine.reading.models.decoding import Continuation, Writer, log_probabilities
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.tokenizing import PromptRead, Segment, common_length, segments
@@ -334,11 +334,11 @@ class PackedModel:
         spans: Sequence[Span],
         asked: Sequence[Span] | None = None,
         copies: Sequence[tuple[int, int, int]] = (),
-    ) -> Packing:
+    ) -> PackedPass:
         assert self._cache is not None
         return pack(ids, spans, self._cache, asked=asked, copies=copies, fused=self._fused)
 
-    def _forward(self, of: Packing) -> torch.Tensor:
+    def _forward(self, of: PackedPass) -> torch.Tensor:
         """The requested logits, (asked, vocabulary). Beyond keys and values, the last layer runs on their tokens alone."""
 
         def narrow(layer: Any, given: tuple[Any, ...], more: dict[str, Any]) -> Any:

@@ -168,13 +168,13 @@ class T5:
         kept = kept.view(self.layers, 2, len(ids), self.heads, self.head_width)
         return list(kept.split(lengths, dim=2))
 
-    def decoding(self, encodings: Encodings, reads: Sequence[Sequence[Part]]) -> Decoding:
+    def decoding(self, encodings: Encodings, reads: Sequence[Sequence[Part]]) -> DecodingState:
         """Begin an output for each read, from the stored encodings of its inputs.
 
         Sums over a read's inputs follow their order.
         """
         kind = t5_attention.PaddedReads if self.padded else t5_attention.ReadByRead
-        return Decoding(self, kind(encodings, reads, self.heads), len(reads))
+        return DecodingState(self, kind(encodings, reads, self.heads), len(reads))
 
     @torch.inference_mode()
     def step(
@@ -234,7 +234,7 @@ class T5:
         return self._cross_bias
 
 
-class Decoding:
+class DecodingState:
     """Unfinished outputs, one token per read and step, all reads at the same position."""
 
     def __init__(self, model: T5, cross: CrossAttention, rows: int) -> None:

@@ -15,11 +15,11 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from engine.messages.extras import missing
 from engine.report import across_data_sets as across
-from engine.report.across_data_sets import Together
+from engine.report.across_data_sets import DataSetComparison
 from engine.report.findings import Findings, conditions_of, read_findings
 from engine.report.layout import typeset_grid
 from engine.report.page import drawings, overview, queries, render
-from engine.report.page.render import Written
+from engine.report.page.render import PageFiles
 from engine.report.page_files import BESIDE
 from engine.report.summary import SUMMARY
 from engine.sources.io.files import write_text
@@ -49,7 +49,9 @@ def make_page(found: Findings, out: Location) -> None:
     _replace_pages(conditions, folder)
 
 
-def make_page_of_all(found: Together, out: Location, settings: Mapping[str, object]) -> None:
+def make_page_of_all(
+    found: DataSetComparison, out: Location, settings: Mapping[str, object]
+) -> None:
     """Make the page of data sets whose tables were just written; without the extra ``page`` there is none."""
     if missing("page"):
         return
@@ -62,7 +64,7 @@ def make_page_of_all(found: Together, out: Location, settings: Mapping[str, obje
     render.replace_page(folder_at(out), partial(render.write_plain, page))
 
 
-def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
+def remake(folder: Path, *, single_file: bool, passages: bool) -> PageFiles:
     """Make the page of an evaluation again, and the pages of a study's other conditions.
 
     ``passages``: whether to read the evaluation's inputs again and show the passages of queries.
@@ -94,7 +96,7 @@ def _places(summary: Mapping[str, Any]) -> list[str]:
 
 def _replace_pages(
     conditions: Mapping[str, Findings], out: Folder, *, single_file: bool = False
-) -> Written:
+) -> PageFiles:
     """Put the pages of conditions into their folders; the main page comes last, since it links to the others.
 
     Only the main page's pictures are drawn as PNG, too.
@@ -108,7 +110,7 @@ def _replace_pages(
 
 def write_page(
     findings: Findings, folder: Path, *, single_file: bool = False, with_png: bool = True
-) -> Written:
+) -> PageFiles:
     """Write ``report.html`` into a folder, and ``report/`` with details, pictures and tables unless a ``single_file``."""
     render.require_page()
     made = overview.slices(findings)

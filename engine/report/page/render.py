@@ -74,7 +74,7 @@ _LATEX = str.maketrans(
 _BETWEEN_SENTENCES = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 
 
-class Written(NamedTuple):
+class PageFiles(NamedTuple):
     """The files of a page: the page, the files beside it, and their bytes."""
 
     page: Location
@@ -151,7 +151,7 @@ def write_files(
     *,
     single_file: bool,
     also: Sequence[str] = (),
-) -> Written:
+) -> PageFiles:
     """Write a page, with pictures and tables as files beside it unless ``single_file``; ``also``: files already there."""
     grids = [grid for part in parts for grid in part.grids]
     beside = {} if single_file else dict(_pictures_and_tables(drawn, grids))
@@ -163,18 +163,18 @@ def write_files(
     write_text(page, folder / PAGE)
     written = tuple(folder / BESIDE / name for name in names)
     size = len(page.encode()) + sum(path.stat().st_size for path in written)
-    return Written(folder / PAGE, written, size)
+    return PageFiles(folder / PAGE, written, size)
 
 
-def replace_page(folder: Folder, write: Callable[[Path], Written]) -> Written:
+def replace_page(folder: Folder, write: Callable[[Path], PageFiles]) -> PageFiles:
     """Write a page into an empty folder, then replace the earlier page, which an error leaves whole."""
     with replaced_together(folder.at, lambda: page_files(folder), last=PAGE) as new:
         written = write(new)
         beside = (Path(path).relative_to(new).as_posix() for path in written.beside)
-        return Written(folder.place(PAGE), tuple(map(folder.place, beside)), written.size)
+        return PageFiles(folder.place(PAGE), tuple(map(folder.place, beside)), written.size)
 
 
-def write_plain(page: Page, folder: Path) -> Written:
+def write_plain(page: Page, folder: Path) -> PageFiles:
     """Write a page as ``report.html``, with its pictures and tables as files in ``report/``."""
     text, drawn = drawn_page(page, single_file=False)
     return write_files(text, drawn, page.parts, folder, single_file=False)

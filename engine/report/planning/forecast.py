@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.machine.remote.api_settings import HOUR, ApiSettings
-from engine.messages.checked import Checked, Within
+from engine.messages.checked import CheckedSettings, Range
 from engine.messages.errors import InputError
 from engine.messages.wording import agreeing, counted, quoted
 from engine.report.layout import Grid, terminal_table
@@ -23,7 +23,7 @@ SINGLE_PASSAGES, WHOLE_LISTS = "single passages", "lists"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanSettings(Checked):
+class PlanSettings(CheckedSettings):
     """Settings of a plan.
 
     Attributes:
@@ -37,7 +37,7 @@ class PlanSettings(Checked):
     """
 
     pace: Location | None = None
-    finish_in: Annotated[float, Within(0, is_open=True)] | None = None
+    finish_in: Annotated[float, Range(0, is_open=True)] | None = None
     budget: str | None = None
 
     def __post_init__(self) -> None:

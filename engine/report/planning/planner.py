@@ -84,7 +84,7 @@ class Sample:
     lists: float
 
 
-class Counted(NamedTuple):
+class JobSizes(NamedTuple):
     """The reads of a job on single passages or on whole lists, and the share of the reads left that ``LISTS`` needs."""
 
     job: Job
@@ -93,7 +93,7 @@ class Counted(NamedTuple):
     drawn: float
 
 
-class _Asked(NamedTuple):
+class _RequestedReads(NamedTuple):
     job: Job
     reads: pl.DataFrame
     singles: int
@@ -107,7 +107,7 @@ def count_reads(
     *,
     sample: Sample | None = None,
     more: Sequence[tuple[EvaluationInputs, Settings]] = (),
-) -> Iterator[Counted]:
+) -> Iterator[JobSizes]:
     """Count the reads of an evaluation or a study, per job and kind; inputs are at the largest cutoff.
 
     ``more``: inputs and settings of further evaluations of the same passages.
@@ -147,7 +147,7 @@ def count_reads(
                 left = missing_reads(own, stored)
                 times = (sample.lists if whole else sample.pairs) if sample else 1.0
                 kind = _kind(job, count, own.height, left[INPUTS], whole, times)
-                yield Counted(job, whole, kind, int(left[_DRAWN].sum()) / max(1, left.height))
+                yield JobSizes(job, whole, kind, int(left[_DRAWN].sum()) / max(1, left.height))
 
 
 def _kind(
@@ -172,7 +172,9 @@ def _kind(
     )
 
 
-def _asked(cut: EvaluationInputs, settings: Settings, context: Context) -> Iterator[_Asked]:
+def _asked(
+    cut: EvaluationInputs, settings: Settings, context: Context
+) -> Iterator[_RequestedReads]:
     lists = lists_to_read(cut, settings)
     pairs, place = pairs_to_label(cut), context.place
     alone = {ask.role.name for ask in settings.resolved.asks.values()}
@@ -180,7 +182,7 @@ def _asked(cut: EvaluationInputs, settings: Settings, context: Context) -> Itera
     for job in specify_jobs(roles, settings, context.executor, context.on_event, place):
         role, reads = job.ask.role.name, job.lists(pairs, lists)
         if not reads.is_empty():
-            yield _Asked(
+            yield _RequestedReads(
                 job,
                 reads,
                 singles=cut.runs.height if role in alone else 0,
@@ -293,7 +295,7 @@ class RolePace:
         """Seconds of an actor before it reads: start, and load of the model."""
         return max(0.0, self.costs.seconds - self.costs.reader_seconds / self.actors)
 
-    def timed(self, counted: Counted) -> Kind:
+    def timed(self, counted: JobSizes) -> Kind:
         """Reads with their seconds: in proportion to their prompt tokens if the earlier evaluation counted tokens,
         else to their number. The seconds are None if it has no reads of the kind.
         """
@@ -465,7 +467,7 @@ def pace_for(asked: PlanSettings, conditions: Collection[Settings]) -> Pace | No
     return None if asked.pace is None else read_pace(asked.pace)
 
 
-def _peak(counted: Counted, pace: RolePace | None) -> int:
+def _peak(counted: JobSizes, pace: RolePace | None) -> int:
     spec = counted.job.spec
     if pace is not None and pace.costs.workers and not pace.differences(counted.job):
         return max(pace.costs.workers.values())
@@ -475,7 +477,7 @@ def _peak(counted: Counted, pace: RolePace | None) -> int:
 
 
 def _ways(
-    settings: Settings, inputs: EvaluationInputs, queries: int, counted: Sequence[Counted]
+    settings: Settings, inputs: EvaluationInputs, queries: int, counted: Sequence[JobSizes]
 ) -> Iterator[Way]:
     with contextlib.suppress(InputError):
         if not settings.bootstrap.lists and settings.but(lists=LISTS):

@@ -227,7 +227,7 @@ def open_decompressed(path: Location) -> IO[bytes]:
     return cast(IO[bytes], unpack(source, "rb") if unpack else source)
 
 
-class _Here:
+class _LocalFiles:
     """The files of this machine, with the interface of fsspec's drivers: writes are atomic."""
 
     def invalidate_cache(self) -> None:
@@ -274,7 +274,7 @@ def file_system(place: Location) -> tuple[Any, str]:
         InputError: the driver is not installed, or the address cannot be opened.
     """
     if isinstance(place, Path):
-        return _Here(), str(place)
+        return _LocalFiles(), str(place)
     import fsspec
 
     try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # loaded where it is used, so that help is quick
 _WAITING = 16 << 20
 
 
-class Arranged(NamedTuple):
+class RowsByPart(NamedTuple):
     """Rows by part, as ``Scatter`` writes them.
 
     Attributes:
@@ -35,7 +35,7 @@ class Arranged(NamedTuple):
     starts: npt.NDArray[np.int64]
 
 
-def arrange(rows: pl.DataFrame, parts: pl.Series, schema: Schema) -> Arranged | None:
+def arrange(rows: pl.DataFrame, parts: pl.Series, schema: Schema) -> RowsByPart | None:
     """Rows sorted by part, 0 to 65,535, with the columns of a schema; None if there are none."""
     if rows.is_empty():
         return None
@@ -43,7 +43,7 @@ def arrange(rows: pl.DataFrame, parts: pl.Series, schema: Schema) -> Arranged | 
     order = np.argsort(parts.to_numpy().astype(np.uint16), kind="stable")
     numbers = parts.to_numpy()[order].astype(np.int64)
     ordered = rows.select(list(schema))[order]
-    return Arranged(
+    return RowsByPart(
         ordered.to_arrow(compat_level=pl.CompatLevel.oldest()),
         numbers,
         np.flatnonzero(np.diff(numbers, prepend=-1)),
@@ -77,7 +77,7 @@ class Scatter:
                 self._stack.close()
             self._open.clear()
 
-    def append(self, rows: Arranged | None) -> None:
+    def append(self, rows: RowsByPart | None) -> None:
         """Append each row to the file of its part, in their order."""
         if rows is None:
             return

@@ -11,7 +11,7 @@ import polars as pl
 
 from engine import tables
 from engine.messages.characters import count_letters, words_within
-from engine.messages.checked import Checked, Natural, Positive
+from engine.messages.checked import CheckedSettings, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.sources.articles.read import Article
@@ -21,7 +21,7 @@ _OVERLAP = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cutting(Checked):
+class CutSettings(CheckedSettings):
     """How texts are cut into passages.
 
     Attributes:
@@ -52,7 +52,7 @@ class Cutting(Checked):
         return _OVERLAP if self.overlap is None else self.overlap
 
 
-def cut(text: str, cutting: Cutting) -> list[str]:
+def cut(text: str, cutting: CutSettings) -> list[str]:
     """Cut a text into pieces; a text of only white space gives none."""
     if cutting.characters is None:
         return cut_words(text, cutting.words or _WORDS)
@@ -99,7 +99,7 @@ Row = tuple[str, str, str, str]
 def passages(
     articles: Iterable[Article],
     *,
-    cutting: Cutting = Cutting(),
+    cutting: CutSettings = CutSettings(),
     article_id: ArticleId | None = None,
 ) -> pl.DataFrame:
     """The corpus table of the articles' passages; articles without prose have none."""
@@ -108,7 +108,7 @@ def passages(
 
 
 def article_passages(
-    article: Article, cutting: Cutting, article_id: ArticleId | None = None
+    article: Article, cutting: CutSettings, article_id: ArticleId | None = None
 ) -> Iterator[Row]:
     """Yield the passages of an article; a passage never crosses articles.
 

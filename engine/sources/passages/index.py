@@ -254,7 +254,7 @@ def _kept_here(name: str) -> Path:
     return folder / name
 
 
-class Collected:
+class CorpusInMemory:
     """Listed passages in memory; ``read`` gives all of the corpus, in batches, and counts bad records.
 
     Attributes:
@@ -272,7 +272,7 @@ class Collected:
         self._absent: dict[str, pl.Series] = {}
 
     @classmethod
-    def of_corpus(cls, corpus: Location, skip_bad: int) -> Collected:
+    def of_corpus(cls, corpus: Location, skip_bad: int) -> CorpusInMemory:
         """Passages of a corpus, which is read once, and again if some have texts for ids.
 
         Raises:
@@ -328,7 +328,7 @@ class Collected:
         return int((self.passages[TEXT].str.strip_chars() == "").sum())
 
 
-class Marked:
+class PassageMarks:
     """Listed passages of an index, as two bytes for each of its passages."""
 
     def __init__(self, index: PassageIndex) -> None:
@@ -389,7 +389,7 @@ class Marked:
         return int((self._by_id | self._by_text)[self.index.empty_rows()].sum())
 
 
-Listed = Collected | Marked
+Listed = CorpusInMemory | PassageMarks
 """The passages of a corpus that were looked up so far."""
 
 

@@ -28,7 +28,7 @@ from engine.sources.io.ids import IdHashes, hash_ids
 from engine.sources.io.locations import Location
 from engine.sources.io.parallel import PATIENCE, map_ordered
 from engine.sources.io.records import SkipBad, tolerance
-from engine.sources.passages.cut import ArticleId, Cutting, Row, article_passages
+from engine.sources.passages.cut import ArticleId, CutSettings, Row, article_passages
 
 _Place = tuple[Location, int | None]
 
@@ -95,7 +95,7 @@ _CHUNK, _GROUP, _SHARD, _PATIENCE = CHUNK_BYTES, 50_000, 1_000_000, PATIENCE
 
 
 @dataclass(frozen=True)
-class Written:
+class PassageCounts:
     """Counts of the output: ``articles`` have passages, ``empty`` ones no text."""
 
     passages: int
@@ -108,11 +108,11 @@ def write_passages(
     sources: Sequence[Location],
     out: Path,
     *,
-    cutting: Cutting,
+    cutting: CutSettings,
     article_id: ArticleId | None = None,
     workers: int | None = None,
     skip_bad: int | SkipBad = 0,
-) -> Written:
+) -> PassageCounts:
     """Cut the articles of the sources and write the passages as a corpus, whole or not at all.
 
     One pass in constant memory: some megabytes per worker, a group of 50,000 passages, and 8 to 16 bytes per article to
@@ -155,11 +155,11 @@ def write_passages(
             raise InputError(
                 "has no article with text", "give another source", "articles.none", path=sources[0]
             )
-    return Written(passages, articles, empty, files)
+    return PassageCounts(passages, articles, empty, files)
 
 
 def _cut_chunk(
-    chunk: Chunk, *, cutting: Cutting, article_id: ArticleId | None
+    chunk: Chunk, *, cutting: CutSettings, article_id: ArticleId | None
 ) -> tuple[pa.Table, list[str], int, list[InputError]]:
     """The passages of a chunk, ids of its articles, the number of articles without text, and the errors of others."""
     rows: list[Row] = []

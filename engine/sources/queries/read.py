@@ -32,7 +32,7 @@ from engine.sources.queries.layouts import (
     no_column,
     rows_of,
 )
-from engine.sources.strangers import Numbering, count_strangers
+from engine.sources.strangers import QueryNumbers, count_strangers
 from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
 
 WRITTEN_LISTS = "written_lists"
@@ -67,7 +67,7 @@ class QuerySet:
     groups: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
-    numbering: Numbering = field(default_factory=Numbering)
+    numbering: QueryNumbers = field(default_factory=QueryNumbers)
 
 
 def read_queries(path: Location, *, need_answers: bool = True) -> pl.DataFrame:
@@ -122,7 +122,7 @@ def query_set_of(
     """As ``read_query_set``, from rows; ``given`` are separate answers, as ``joined`` takes them."""
     notes: list[Note] = []
     fields: dict[str, Mapping[str, str]] = {}
-    numbering = Numbering(path, fields)
+    numbering = QueryNumbers(path, fields)
     rows = _noted(rows, numbering, fields)
     if answers is not None:
         rows, note = joined(list(rows), given, answers, numbering)
@@ -175,7 +175,7 @@ def query_set_of(
 
 
 def _noted(
-    rows: Iterable[QueryRow], numbering: Numbering, fields: dict[str, Mapping[str, str]]
+    rows: Iterable[QueryRow], numbering: QueryNumbers, fields: dict[str, Mapping[str, str]]
 ) -> Iterator[QueryRow]:
     """The rows; counts rows without ids, and keeps the further fields of the first rows."""
     for row in rows:
@@ -240,7 +240,7 @@ def _lists(lists: Sequence[Sequence[str]]) -> pl.Series:
 
 
 def joined(
-    rows: list[QueryRow], given: Sequence[QueryRow], answers: Location, numbering: Numbering
+    rows: list[QueryRow], given: Sequence[QueryRow], answers: Location, numbering: QueryNumbers
 ) -> tuple[list[QueryRow], Note]:
     """The rows with separate answers, if any, instead of their own.
 

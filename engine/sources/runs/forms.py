@@ -111,7 +111,7 @@ Fault = partial[InputError]
 """An error about the record at hand."""
 
 
-class _Listed(NamedTuple):
+class _RunEntry(NamedTuple):
     query_id: str
     doc_id: str
     rank: int | None
@@ -145,8 +145,8 @@ def read_records(
         InputError: a record without a query or without passages, a passage without id and text, or ranks or
             scores that some rows have and some have not.
     """
-    listed: list[_Listed] = []
-    rows: list[_Listed] = []
+    listed: list[_RunEntry] = []
+    rows: list[_RunEntry] = []
     carried: list[tuple[object, ...]] = []
     taken: Counter[str] = Counter()
     order: tuple[str, str] | None = None
@@ -164,7 +164,7 @@ def read_records(
             score = _score(fault, query_id, record.get(order[1]))
             if rank is None and score is None and (others := _numbers_beside(record)):
                 taken[", ".join(others)] += 1
-            rows.append(_Listed(query_id, doc_id, rank, score, run, line))
+            rows.append(_RunEntry(query_id, doc_id, rank, score, run, line))
             carried += text
             continue
         query_id = query_of(fault, record)
@@ -173,7 +173,7 @@ def read_records(
         scores, rise = _scores_of(fault, query_id, items)
         for place, ((doc_id, _), score) in enumerate(zip(found, scores, strict=True), 1):
             stated = len(items) - place if rise else None
-            listed.append(_Listed(query_id, doc_id, place, score, run, line, stated))
+            listed.append(_RunEntry(query_id, doc_id, place, score, run, line, stated))
     entries = [*listed, *_ordered(path, rows)]
     has_lines = bool(entries) and entries[0].line is not None
     if not has_lines:
@@ -319,7 +319,7 @@ def _score(fault: Fault, query_id: str, score: Any) -> float | None:
     return float(number)
 
 
-def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
+def _ordered(path: Location, rows: Sequence[_RunEntry]) -> list[_RunEntry]:
     """Rows with the ranks and scores that the table needs: no ranks if scores decide."""
     for what in (RANK, SCORE):
         having = [getattr(row, what) is not None for row in rows]

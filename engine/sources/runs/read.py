@@ -274,7 +274,7 @@ def runs_of_records(
         yield TextedRun(ordered.select(*tables.RUNS, STATED_RANK), batch.texts, taken)
 
 
-class Gathered(Protocol):
+class RunParts(Protocol):
     """The rows of a run at a time, in ``count`` parts that have all rows of a query."""
 
     count: int
@@ -304,7 +304,7 @@ class OnePart:
 
 def read_in_parts(
     path: Location,
-    parts: Gathered,
+    parts: RunParts,
     take: Callable[[int, pl.DataFrame], Taken],
     on_batch: Callable[[Batch], None] = lambda batch: None,
 ) -> tuple[str, list[Taken]]:
@@ -381,7 +381,7 @@ def _lines(frame: pl.DataFrame, path: Path) -> Iterator[str]:
 
 
 _FILE, _KEY = "file", "_key"
-Together = tuple[pl.DataFrame, pl.DataFrame | None, Counter[str]]
+DataSetComparison = tuple[pl.DataFrame, pl.DataFrame | None, Counter[str]]
 """The run table of all runs, the corpus table of the texts that they carry where that is wanted, and ``forms.Batch.taken`` of all."""
 
 ID = "_id"
@@ -394,7 +394,7 @@ def id_of(text: str) -> str:
 
 def read_runs_with_texts(
     paths: Sequence[Location], *, carried: bool = True, corpora: Sequence[Location] = ()
-) -> Together:
+) -> DataSetComparison:
     """The runs, as ``read_runs`` gives them, with their own texts if ``carried``, else with the corpora's.
 
     ``corpora`` has every run's corpus, or none: names of runs then contain it, and so do ids of passages with another
@@ -413,7 +413,7 @@ def read_runs_with_texts(
 
 def with_corpus(
     runs: Iterable[TextedRun], paths: Sequence[Location], *, carried: bool = True
-) -> Together:
+) -> DataSetComparison:
     """As ``read_runs_with_texts``, for runs in memory, read from ``paths``.
 
     Raises:
@@ -504,7 +504,7 @@ def split_runs(
     return tuple(file for file, _ in pairs), tuple(corpus for _, corpus in pairs)
 
 
-def _over(paths: Sequence[Location], corpora: Sequence[Location]) -> Together:
+def _over(paths: Sequence[Location], corpora: Sequence[Location]) -> DataSetComparison:
     files: dict[str, Location] = {}
     frames: list[pl.DataFrame] = []
     for path, corpus in zip(paths, corpora, strict=True):

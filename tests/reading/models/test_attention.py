@@ -9,7 +9,7 @@ from engine.reading.models import attention
 from engine.reading.models.attention import (
     Cache,
     KeysAreKept,
-    Packing,
+    PackedPass,
     Span,
     attend,
     pack,
@@ -177,10 +177,10 @@ def test_prompts_go_through_the_flash_kernel_where_it_is_faster(
 
 def test_attention_that_is_not_plain_is_refused():
     tensor = torch.zeros(1, 2, 1, 4)
-    packing = Packing(Cache([], []), [])
+    packing = PackedPass(Cache([], []), [])
     with pytest.raises(ValueError, match="position_bias"):
         attend(Layer(), tensor, tensor, tensor, None, packing=packing, position_bias=tensor)
-    packing = Packing(Cache([], []), [Span(0, 1, 0, have=7)])
+    packing = PackedPass(Cache([], []), [Span(0, 1, 0, have=7)])
     with pytest.raises(ValueError) as caught:
         attend(Layer(), tensor, tensor, tensor, None, packing=packing, sliding_window=7)
     as_expected(str(caught.value))

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.reading.answers import Rule, rule_of
 from engine.reading.models.decoding import Continuation, Greedy, Stops, Writer, grows
-from engine.reading.models.encoder_decoder import EncoderDecoderReader, _Read
+from engine.reading.models.encoder_decoder import EncoderDecoderReader, _ReadInputs
 from engine.reading.protocol import ReaderSpec
 from tests.expected import refused
 
@@ -290,7 +290,7 @@ def write_together(tokenizer, rows, stop):
     reader._rule = Rule(stop)
     reader._choices, reader._start = [], script.start
     reader._end_tokens, reader._special = {tokenizer.eos_token_id}, {tokenizer.eos_token_id}
-    return reader._decode([_Read() for _ in rows], None, {}), script.steps
+    return reader._decode([_ReadInputs() for _ in rows], None, {}), script.steps
 
 
 def in_full(tokenizer, tokens, stop):

@@ -117,19 +117,19 @@ def test_where_nothing_is_added_files_and_so_the_keys_of_reads_stay_as_they_were
 def test_a_file_is_parsed_once_for_its_configuration_weights_and_tokenizer(tmp_path, monkeypatch):
     parsed = []
 
-    class Counted(gguf.GGUFReader):
+    class JobSizes(gguf.GGUFReader):
         def __init__(self, path, *arguments):
             parsed.append(path)
             super().__init__(path, *arguments)
 
     name_map, mapped = gguf.get_tensor_name_map, []
-    monkeypatch.setattr(gguf, "GGUFReader", Counted)
+    monkeypatch.setattr(gguf, "GGUFReader", JobSizes)
     monkeypatch.setattr(gguf, "get_tensor_name_map", lambda *a: mapped.append(a) or name_map(*a))
     file = save_gguf(tmp_path / "m.gguf")
     conversion.convert_gguf(file, tmp_path)
     assert parsed == [file]
     assert len(mapped) == 1  # of all modules of the model
-    assert gguf.GGUFReader is Counted
+    assert gguf.GGUFReader is JobSizes
 
 
 def rope(**parameters):

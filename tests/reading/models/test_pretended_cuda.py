@@ -65,7 +65,7 @@ def lists(count):
     return [*fused, *([one] for one in inputs)]
 
 
-class Counted:
+class JobSizes:
     """Forward passes of a class's method, on the way through."""
 
     def __init__(self, monkeypatch, owner, name):
@@ -109,7 +109,7 @@ def own_and_transformers(gpu):
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mistral"])
 def test_padded_readers_wait_and_copy_once_beyond_transformers(causal, family, monkeypatch):
     spec = replace(causal[family], stop=("e",))  # so that reads end throughout
-    passes = Counted(monkeypatch, PaddedModel, "_logits")
+    passes = JobSizes(monkeypatch, PaddedModel, "_logits")
     reads = prompts(12)
     expected = CausalReader(spec).read(reads)
     assert len({output.output_tokens for output in expected}) > 3
@@ -129,7 +129,7 @@ def test_padded_readers_wait_and_copy_once_beyond_transformers(causal, family, m
 def test_fusion_in_decoder_waits_once_a_step_and_copies_once_a_pass(fid, stop, monkeypatch):
     """With a stop string reads end throughout, and leave their rows when they are many."""
     spec = replace(fid, stop=stop)
-    steps, encoded = (Counted(monkeypatch, T5, name) for name in ("step", "encode"))
+    steps, encoded = (JobSizes(monkeypatch, T5, name) for name in ("step", "encode"))
     launches = []
     for count in (6, 48):
         reads = lists(count)
@@ -184,13 +184,13 @@ def check_memory(load, spec, reads, passes, machine):
 def test_batches_of_mixed_lengths_stay_in_their_memory(
     causal, fid, machine, memory, dtype, monkeypatch
 ):
-    passes = Counted(monkeypatch, PaddedModel, "_logits")
+    passes = JobSizes(monkeypatch, PaddedModel, "_logits")
     spec = replace(causal["llama"], memory=memory, max_new_tokens=4, dtype=dtype)
     check_memory(CausalReader, spec, mixed(30), passes, machine)
     assert (
         passes.calls > spec.max_new_tokens + 1
     )  # beginning and steps of one batch: there were several
-    passes = Counted(monkeypatch, T5, "step")
+    passes = JobSizes(monkeypatch, T5, "step")
     spec = replace(fid, memory=memory, dtype=dtype)
     check_memory(EncoderDecoderReader, spec, lists(60), passes, machine)
     assert passes.calls > spec.max_new_tokens + 1
@@ -198,7 +198,7 @@ def test_batches_of_mixed_lengths_stay_in_their_memory(
 
 @pytest.mark.parametrize("family", ["gpt2", "mistral"])
 def test_padded_batches_of_mixed_lengths_stay_in_their_memory(causal, family, monkeypatch):
-    passes = Counted(monkeypatch, PaddedModel, "_logits")
+    passes = JobSizes(monkeypatch, PaddedModel, "_logits")
     spec = replace(causal[family], memory=24 * 2**20, max_new_tokens=4)
     check_memory(CausalReader, spec, mixed(16), passes, {"memory": 8 * GIB})
     assert passes.calls > spec.max_new_tokens + 1
@@ -227,7 +227,7 @@ def test_a_bias_in_cross_attention_gives_the_outputs_of_the_cpu(tiny_t5, tmp_pat
 
 def check_as_on_the_cpu(spec, reads, monkeypatch):
     """Outputs, and the waits and copies of T5."""
-    steps, encoded = (Counted(monkeypatch, T5, name) for name in ("step", "encode"))
+    steps, encoded = (JobSizes(monkeypatch, T5, name) for name in ("step", "encode"))
     expected = EncoderDecoderReader(spec).read(reads)
     encoded.calls = 0
     outputs, gpu = on_gpu(lambda: EncoderDecoderReader(spec), reads, steps)
@@ -245,7 +245,7 @@ def test_a_choice_takes_one_wait(causal, fid, monkeypatch, any_mass):
         (CausalReader, replace(causal["llama"], shared_prefix=""), prompts(20), PaddedModel, "_logits"),
         (EncoderDecoderReader, fid, lists(20), T5, "step"),
     ):  # fmt: skip
-        passes = Counted(monkeypatch, owner, name)
+        passes = JobSizes(monkeypatch, owner, name)
         spec = replace(spec, choices=words[load], stop=())
         expected = load(spec).read(reads)
         outputs, gpu = on_gpu(lambda load=load, spec=spec: load(spec), reads, passes)

@@ -11,7 +11,7 @@ from engine import tables
 from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs, InputFiles
 from engine.inputs.read import read_inputs
-from engine.python.input_forms import Given, inputs_of
+from engine.python.input_forms import UserInputs, inputs_of
 from engine.report.findings import read_findings
 from engine.report.page.asking import write_ask_page
 from engine.sources.runs.qrels import read_preferences
@@ -214,7 +214,7 @@ def test_labels_of_one_passage_a_query_are_of_these_runs(tmp_path):
     result = erag_engine.evaluate(queries, corpus, lists(0), qrels=qrels, **options)
     result.save(tmp_path / "labels")
     found, settings = read_findings(tmp_path / "labels", None), Settings.of(**options)
-    these, others = (inputs_of(Given(queries, corpus, lists(by)), settings) for by in (0, 1))
+    these, others = (inputs_of(UserInputs(queries, corpus, lists(by)), settings) for by in (0, 1))
     as_expected(write_ask_page(these, found, tmp_path / "t.html", tasks=9, seed=0))
     data = content(tmp_path / "t.html")
     assert data["design"] == {"strata": {"without labels": 120}, "queries": 120}

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.sources.articles.read import Article
-from engine.sources.passages.cut import Cutting, cut, cut_characters, cut_words, passages
+from engine.sources.passages.cut import CutSettings, cut, cut_characters, cut_words, passages
 from tests.expected import refused
 
 TEXTS = st.text(alphabet="ab \n.", max_size=400)
@@ -39,9 +39,9 @@ def test_characters_are_cut_at_paragraphs_before_words():
 
 def test_a_cutting_decides_between_words_and_characters():
     text = "one two three four"
-    assert cut(text, Cutting(words=3)) == ["one two three", "four"]
-    assert cut(text, Cutting(characters=9, overlap=0)) == ["one two", "three", "four"]
-    assert cut(" \n", Cutting()) == cut("  ", Cutting(characters=9, overlap=0)) == []
+    assert cut(text, CutSettings(words=3)) == ["one two three", "four"]
+    assert cut(text, CutSettings(characters=9, overlap=0)) == ["one two", "three", "four"]
+    assert cut(" \n", CutSettings()) == cut("  ", CutSettings(characters=9, overlap=0)) == []
 
 
 @pytest.mark.parametrize(
@@ -57,18 +57,18 @@ def test_a_cutting_decides_between_words_and_characters():
 )
 def test_impossible_cuttings_are_refused(options, words):
     with refused(words):
-        Cutting(**options)
+        CutSettings(**options)
 
 
 def test_passages_never_cross_articles_and_name_their_article():
     articles = [Article("7", "Cat", "a b c"), Article("8", "Dog", ""), Article("9", "Elk", "d")]
-    frame = passages(articles, cutting=Cutting(words=2))
+    frame = passages(articles, cutting=CutSettings(words=2))
     assert frame.rows() == [
         ("7-0", "Cat", "a b", "Cat"),
         ("7-1", "Cat", "c", "Cat"),
         ("9-0", "Elk", "d", "Elk"),
     ]
-    paged = passages(articles, cutting=Cutting(words=2), article_id="page")
+    paged = passages(articles, cutting=CutSettings(words=2), article_id="page")
     assert paged["article_id"].to_list() == ["7", "7", "9"]
 
 

@@ -9,7 +9,7 @@ from engine.messages.errors import InputError
 from engine.sources.io.digests import Fingerprint
 from engine.sources.io.folders import folder_at
 from engine.sources.passages import index as index_module
-from engine.sources.passages.index import Collected, Marked, index_corpus
+from engine.sources.passages.index import CorpusInMemory, PassageMarks, index_corpus
 from engine.sources.passages.read import read_corpus
 from engine.tables import DOC_ID, TEXT, TITLE
 from tests.expected import refused
@@ -183,12 +183,12 @@ def passages(request, tmp_path):
     rows = [{"id": i, "text": text, "title": title} for i, text, title in CORPUS]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"id": "bad"}\n')
     if request.param == "marked":
-        return Marked(index_corpus(path, folder_at(tmp_path), "k", skip_bad=1))
-    collected = Collected.of_corpus(path, skip_bad=1)
+        return PassageMarks(index_corpus(path, folder_at(tmp_path), "k", skip_bad=1))
+    collected = CorpusInMemory.of_corpus(path, skip_bad=1)
     if request.param == "held":
         collected.look_up(pl.Series([i for i, *_ in CORPUS]))
         (table,) = collected.scan()
-        return Collected(lambda skip: [table])
+        return CorpusInMemory(lambda skip: [table])
     return collected
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from engine.sources.io.records import SkipBad
 from engine.sources.passages import write as write_module
-from engine.sources.passages.cut import Cutting
+from engine.sources.passages.cut import CutSettings
 from engine.sources.passages.read import read_corpus
-from engine.sources.passages.write import Written, write_passages
+from engine.sources.passages.write import PassageCounts, write_passages
 from tests.expected import refused
 
 
@@ -32,7 +32,7 @@ def small(monkeypatch):
 
 
 def write(sources, out, **options):
-    return write_passages(sources, out, cutting=Cutting(), **options)
+    return write_passages(sources, out, cutting=CutSettings(), **options)
 
 
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path):
@@ -44,7 +44,7 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path):
     for workers in (1, 2):
         out = tmp_path / f"{workers}.parquet"
         done = write(sources, out, workers=workers)
-        assert done == Written(passages=41 * 3, articles=41, empty=0, files=1)
+        assert done == PassageCounts(passages=41 * 3, articles=41, empty=0, files=1)
         written[workers] = out.read_bytes()
     assert written[1] == written[2]
     table = read_corpus(tmp_path / "1.parquet")
@@ -98,9 +98,9 @@ def test_duplicate_article_ids_are_refused_and_both_places_named(tmp_path):
 def test_articles_without_text_are_counted_and_a_corpus_needs_others(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": "1", "text": " "}\n{"id": "2", "text": "x"}\n')
-    done = write_passages([path], tmp_path / "o.parquet", cutting=Cutting(), workers=1)
-    assert done == Written(passages=1, articles=1, empty=1, files=1)
+    done = write_passages([path], tmp_path / "o.parquet", cutting=CutSettings(), workers=1)
+    assert done == PassageCounts(passages=1, articles=1, empty=1, files=1)
     path.write_text('{"id": "1", "text": " "}\n')
     with refused("articles.none"):
-        write_passages([path], tmp_path / "p.parquet", cutting=Cutting(), workers=1)
+        write_passages([path], tmp_path / "p.parquet", cutting=CutSettings(), workers=1)
     assert not (tmp_path / "p.parquet").exists()
