@@ -1,11 +1,10 @@
 """Shards have the figures of what is held, whatever an evaluation has in it, and go on where they were stopped.
 
-What a shard leaves is taken for its own evaluation's, whole, or not at all. What cannot work, answers that cannot be
-scored included, is refused before anything is read.
+What a shard leaves is taken for its own evaluation's, whole, or not at all. What cannot work is refused before anything
+is read.
 """
 
 import gc
-import json
 import shutil
 import weakref
 from contextlib import nullcontext
@@ -18,21 +17,18 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from engine.evaluation import plan as plans
-from engine.evaluation.evaluate import check, evaluate
-from engine.evaluation.settings import Settings
+from engine.evaluation.evaluate import evaluate
 from engine.evaluation.study import Sweep, study_of, vary
 from engine.inputs.files import InputFiles
 from engine.inputs.partition import partition
 from engine.inputs.read import read_inputs
-from engine.inputs.shards import InMemoryInputs
 from engine.labels import annotator, from_function
 from engine.messages.errors import BoundError, InputError, ReadError
 from engine.reading import readers
 from engine.reading.function import ReaderFunction
-from engine.scoring.metrics import METRICS, metric_from_function
+from engine.scoring.metrics import metric_from_function
 from engine.sources.io.folders import folder_at
 from engine.tables import END_TO_END
-from tests.commands import evaluate as run_command
 from tests.conftest import ScriptedReader
 from tests.evaluation.in_shards import (
     GRADES,
@@ -52,7 +48,6 @@ from tests.evaluation.in_shards import (
 )
 from tests.expected import as_expected, refused
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
-from tests.tables import QUERIES, inputs, say_last
 
 __all__ = ["scripted"]  # a fixture
 
@@ -402,62 +397,3 @@ def test_statistics_of_the_corpus_are_those_of_all_queries_or_refused(tmp_path, 
     if not more[END_TO_END]:
         whole, one = the_whole(tmp_path, asked), in_shards(tmp_path / "one", asked, 10_000)
         assert whole.means.rows() == one.means.rows()
-
-
-def answered(*answers):
-    """The queries, with other answers."""
-    return inputs(queries=QUERIES.with_columns(pl.Series("answers", answers)))
-
-
-@pytest.mark.parametrize(
-    ("metric", "answers"),
-    [
-        # The third query decides, too: em-char cannot score its answer, though em can score neither.
-        ("em", [["The"], ["a", "!"], ["《!》"]]),
-        ("match", [["an"], ["Bo"], ["the"]]),
-        ("f1", [["."], ["!"], ["Cy"]]),
-        ("em-char", [["《!》"], ["!?"], ["서울"]]),
-        ("rouge-l", [["…"], ["서울"], ["!"]]),
-        ("rouge-l-kilt", [["."], ["Bo"], [".."]]),
-    ],
-)
-def test_all_answers_that_cannot_be_scored_are_named_with_the_metrics_that_can(metric, answers):
-    given = InMemoryInputs(answered(*answers))
-    for whole_lists in (False, True):  # labels by the reader are scored by it, too
-        with refused("metric.answers", text=False) as caught:
-            check(given, Settings.of(k=3, metric=metric, end_to_end=whole_lists))
-    can = METRICS[metric].can_score
-    lost = [f"'q{n}' ({own[0]!r})" for n, own in enumerate(answers, 1) if not any(map(can, own))]
-    assert f"{len(lost)} queries: {', '.join(lost[:-1])} and {lost[-1]}" in caught.value.problem
-    assert METRICS[metric].needs in caught.value.remedy
-    named = caught.value.remedy.rpartition(": ")[2].split(", ")
-    for name, other in METRICS.items():
-        assert (name in named) == all(any(map(other.can_score, own)) for own in answers)
-        if name in named:
-            check(given, Settings.of(k=3, metric=name))
-
-
-@pytest.mark.parametrize(
-    ("answers", "more"),
-    [
-        # Containment looks for the word "the", and nothing is scored by the metric.
-        (["The"], NO_READS),
-        (["The", "Bo"], {}),
-        (["The", "Bo"], {"metric": "em-char"}),
-        (["\u200b"], NO_READS),
-        (["The!"], {**NO_READS, "annotators": ("containment-substring",)}),
-    ],
-)
-def test_answers_that_are_scored_by_nothing_are_counted(tmp_path, answers, more):
-    asked = Settings.of(k=3, resamples=0, measures="P@3", **more)
-    given = answered(["Ann"], answers, ["Cy"])
-    result = evaluate(given, asked, store=tmp_path, executor=ScriptedReader(say_last))
-    as_expected([n.text for n in result.notes if n.is_shown and " has an" in n.text])
-
-
-def test_the_command_names_file_line_and_option(files, capsys):
-    lines = files["queries"].read_text().splitlines()
-    broken = json.loads(lines[1]) | {"output": [{"answer": "!"}]}
-    files["queries"].write_text(lines[0] + "\n" + json.dumps(broken) + "\n")
-    assert run_command(files, "--metric", "rouge-l") != 0
-    as_expected(capsys.readouterr().err.splitlines()[-1])
