@@ -92,11 +92,8 @@ def start_ray(plan_bytes: int = 0) -> None:
         except (ConnectionError, RuntimeError, ValueError) as error:
             if address == "local":
                 raise
-            raise InputError(
-                f"RAY_ADDRESS is {address}, a cluster that cannot be joined ({error})",
-                _JOINED,
-                "cluster.unjoined",
-            ) from None
+            problem = f"RAY_ADDRESS is {address}, a cluster that cannot be joined ({error})"
+            raise InputError(problem, _JOINED, "cluster.unjoined") from None
     if address == "local" and os.environ.get(_MODE) != "token":
         stop_ray()
         raise ReadError("Ray was started without a token, open to everybody on the network")
@@ -120,11 +117,8 @@ def _refuse_unreachable(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWERS).close()
     except (OSError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"RAY_ADDRESS is {address}, where no cluster answers ({error})",
-            _JOINED,
-            "cluster.unreachable",
-        ) from None
+        problem = f"RAY_ADDRESS is {address}, where no cluster answers ({error})"
+        raise InputError(problem, _JOINED, "cluster.unreachable") from None
 
 
 def _job_config() -> JobConfig | None:

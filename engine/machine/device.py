@@ -487,11 +487,8 @@ def refuse_other_versions(driver: Mapping[str, str], here: Mapping[str, str], wh
     if other := [name for name in driver if here.get(name) != driver[name]]:
         has = listed([f"{name} {here.get(name, '(none)')}" for name in other])
         problem = f"{where} has {has}, the driver {listed([driver[name] for name in other])}"
-        raise InputError(
-            problem,
-            "start all nodes with the driver's versions, as from one image",
-            "machine.versions",
-        )
+        remedy = "start all nodes with the driver's versions, as from one image"
+        raise InputError(problem, remedy, "machine.versions")
 
 
 def _gpu_models() -> tuple[str, ...]:

@@ -57,12 +57,8 @@ def load_named(text: str) -> Callable[..., Any]:
     found = getattr(module, name, None) if name else None
     if found is None:
         listed = ", ".join(_functions(module)) or "none"
-        raise InputError(
-            f"has no function {name!r}",
-            f"name one that it has: {listed}",
-            "function.missing",
-            path=path,
-        )
+        problem = f"has no function {name!r}"
+        raise InputError(problem, f"name one that it has: {listed}", "function.missing", path=path)
     if not callable(found):
         raise InputError(f"{name} is not a function", _FORM, "function.uncallable", path=path)
     return found
@@ -121,11 +117,9 @@ def _dumped(value: Any) -> bytes:
             return cloudpickle.dumps(value)
         except Exception as error:
             name = f"the function {name_of(value)}" if callable(value) else "a function of yours"
-            raise InputError(
-                f"{name} cannot be sent to other processes ({reason_of(error)})",
-                "make what it holds when it is first called, or use `actors` 0",
-                "function.unpicklable",
-            ) from None
+            problem = f"{name} cannot be sent to other processes ({reason_of(error)})"
+            remedy = "make what it holds when it is first called, or use `actors` 0"
+            raise InputError(problem, remedy, "function.unpicklable") from None
         finally:
             for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)
@@ -172,13 +166,9 @@ def _module_of(path: Path) -> ModuleType:
         del sys.modules[name]
         line = _line_in(place, error)
         reason = reason_of(error.with_traceback(None))
-        raise InputError(
-            f"cannot be loaded ({reason})",
-            "correct it",
-            "function.unloadable",
-            path=path,
-            line=line,
-        ) from None
+        problem = f"cannot be loaded ({reason})"
+        remedy = "correct it"
+        raise InputError(problem, remedy, "function.unloadable", path=path, line=line) from None
     return module
 
 

@@ -161,22 +161,17 @@ def refuse_missing(loading: dict[str, Any], name: str) -> None:
     """Refuse a model whose files lack weights, which would be random, by ``from_pretrained``'s ``output_loading_info``."""
     wanting = [*loading.get("missing_keys", ()), *loading.get("mismatched_keys", ())]
     if wanting:
-        raise InputError(
-            f"lacks {len(wanting)} of its weights, {min(map(str, wanting))} first",
-            "give a complete model; missing weights would be random",
-            "model.incomplete",
-            path=name,
-        )
+        problem = f"lacks {len(wanting)} of its weights, {min(map(str, wanting))} first"
+        remedy = "give a complete model; missing weights would be random"
+        raise InputError(problem, remedy, "model.incomplete", path=name)
 
 
 def refuse_of_provider(name: str) -> None:
     """Refuse, by an InputError, the name of a model that only its provider runs."""
     if _OF_A_PROVIDER.match(name):
-        raise InputError(
-            f"{name!r} is a model behind an API, not one on this machine",
-            f"write openai:{name}, with `base_url` where the server is not OpenAI's",
-            "model.api",
-        )
+        problem = f"{name!r} is a model behind an API, not one on this machine"
+        remedy = f"write openai:{name}, with `base_url` where the server is not OpenAI's"
+        raise InputError(problem, remedy, "model.api")
 
 
 def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
@@ -278,12 +273,9 @@ def agreed_code(path: Path, name: str, *, trusted: bool) -> str:
             raise needs_code(name)
         return ""
     if foreign := sorted(reference for reference in named if "--" in reference):
-        raise InputError(
-            f"names code outside its own files ({foreign[0]})",
-            "put that code beside the model, and name it in auto_map without '--'",
-            "model.foreign",
-            path=name,
-        )
+        problem = f"names code outside its own files ({foreign[0]})"
+        remedy = "put that code beside the model, and name it in auto_map without '--'"
+        raise InputError(problem, remedy, "model.foreign", path=name)
     return code_digest(path)
 
 

@@ -67,17 +67,11 @@ class PoolSettings(CheckedSettings):
         self.bounds()
         gpus = self.gpus_per_actor
         if gpus is not None and gpus > 1 and gpus % 1:
-            raise InputError(
-                f"`gpus_per_actor` is {gpus:g}",
-                "use a fraction up to 1, or a whole number",
-                "cluster.gpus",
-            )
+            problem = f"`gpus_per_actor` is {gpus:g}"
+            raise InputError(problem, "use a fraction up to 1, or a whole number", "cluster.gpus")
         if self.accelerator_type is not None and gpus == 0:
-            raise InputError(
-                "`accelerator_type` with `gpus_per_actor` 0",
-                "leave one of them out",
-                "cluster.accelerator",
-            )
+            problem = "`accelerator_type` with `gpus_per_actor` 0"
+            raise InputError(problem, "leave one of them out", "cluster.accelerator")
 
     def bounds(self) -> tuple[int, int | None]:
         """The least and the most actors; (1, None) if the cluster decides, (0, 0) for none."""
@@ -85,11 +79,8 @@ class PoolSettings(CheckedSettings):
             return 1, None
         parts = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", str(self.actors).strip(), re.ASCII)
         if parts is None:
-            raise InputError(
-                f"`actors` is {self.actors}",
-                "use a number, 0 or more, or a range like 1:8",
-                "cluster.actors",
-            )
+            remedy = "use a number, 0 or more, or a range like 1:8"
+            raise InputError(f"`actors` is {self.actors}", remedy, "cluster.actors")
         least, most = int(parts[1]), int(parts[2] or parts[1])
         if parts[2] is not None and not 1 <= least <= most:
             raise InputError(
@@ -119,11 +110,9 @@ def require_gpus_used(settings: PoolSettings, reader: str, gpus: int) -> None:
     """Refuse actors with more GPUs than a reader would use."""
     given = settings.gpus_per_actor or 0
     if given > max(1, gpus):
-        raise InputError(
-            f"`gpus_per_actor` is {given:g}, and reader {reader!r} runs on {gpus} of them",
-            "use `engine` vllm for decoder-only readers larger than a GPU, or 1 or a fraction",
-            "cluster.idle",
-        )
+        problem = f"`gpus_per_actor` is {given:g}, and reader {reader!r} runs on {gpus} of them"
+        remedy = "use `engine` vllm for decoder-only readers larger than a GPU, or 1 or a fraction"
+        raise InputError(problem, remedy, "cluster.idle")
 
 
 @dataclass(frozen=True)
@@ -261,11 +250,9 @@ def _refuse_impossible(needs: Needs, alive: list[Node], promised: list[Node] | N
     of_the_sort = [node for node in known if (node.gpus if needs.gpus else node.cpus)]
     if _is_joined() and promised is None and not of_the_sort:
         return
-    raise InputError(
-        f"no node can host an actor with {needs}: {nodes.describe_largest(known)}",
-        "ask for less with `gpus_per_actor`, `cpus_per_actor` or `accelerator_type`, or add such nodes",
-        "cluster.node",
-    )
+    problem = f"no node can host an actor with {needs}: {nodes.describe_largest(known)}"
+    remedy = "ask for less with `gpus_per_actor`, `cpus_per_actor` or `accelerator_type`, or add such nodes"
+    raise InputError(problem, remedy, "cluster.node")
 
 
 def _refuse_too_many(

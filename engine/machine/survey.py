@@ -80,11 +80,8 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
     lacking = [(ability.lacks, node) for ability, node in answers if ability.lacks]
     if engine == "vllm" and lacking:
         where = f"{counted(len(lacking), '[node|nodes]')} ({_kinds([node for _, node in lacking])})"
-        raise InputError(
-            f"vLLM cannot start on {where}: there is {lacking[0][0]}",
-            device.COMPILER_REMEDY,
-            "cluster.compiler",
-        )
+        problem = f"vLLM cannot start on {where}: there is {lacking[0][0]}"
+        raise InputError(problem, device.COMPILER_REMEDY, "cluster.compiler")
     return engine == "vllm"
 
 
@@ -165,11 +162,8 @@ def agreed(answers: Sequence[tuple[Answer, Node]], *, differ: str, option: str) 
             f"{answer} on {counted(len(those), '[node|nodes]')} ({_kinds(those)})"
             for answer, those in sorted(by_answer.items(), key=str)
         )
-        raise InputError(
-            f"{differ}: {said}",
-            f"choose one with `{option}`, or nodes with `accelerator_type`",
-            "cluster.unlike",
-        )
+        remedy = f"choose one with `{option}`, or nodes with `accelerator_type`"
+        raise InputError(f"{differ}: {said}", remedy, "cluster.unlike")
     (answer,) = by_answer
     return answer
 

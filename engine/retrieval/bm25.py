@@ -164,12 +164,9 @@ def search(
     if settings["tokenizer"]:
         kiwi = Kiwi()
         if settings["tokenizer_version"] != (installed := _version_of_kiwi()):
-            raise InputError(
-                f"was split into morphemes by {settings['tokenizer_version']}; {installed} is installed",
-                "install that version, or build the index again",
-                "index.version",
-                path=directory,
-            )
+            problem = f"was split into morphemes by {settings['tokenizer_version']}; {installed} is installed"
+            remedy = "install that version, or build the index again"
+            raise InputError(problem, remedy, "index.version", path=directory)
         texts = kiwi.split(queries[QUERY].to_list())
         queries = queries.with_columns(pl.Series(QUERY, texts, dtype=pl.String))
     return lucene.search_lucene(

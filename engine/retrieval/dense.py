@@ -369,18 +369,12 @@ def executor_for(
 ) -> encode.Executor:
     """The executor for ``count`` shards; ``settings`` as ``IndexOptions.pool`` gives them."""
     if (settings.gpus_per_actor or 0) > 1:
-        raise InputError(
-            f"`gpus_per_actor` is {settings.gpus_per_actor:g}, but an encoder runs on one GPU",
-            "use 1 or a fraction",
-            "cluster.idle",
-        )
+        problem = f"`gpus_per_actor` is {settings.gpus_per_actor:g}, but an encoder runs on one GPU"
+        raise InputError(problem, "use 1 or a fraction", "cluster.idle")
     if spec.server:
         if settings.actors not in (None, 0, "0"):
-            raise InputError(
-                f"`actors` with {spec.name}, which a server runs",
-                "use `concurrency`",
-                "encoder.server",
-            )
+            problem = f"`actors` with {spec.name}, which a server runs"
+            raise InputError(problem, "use `concurrency`", "encoder.server")
         return encode.execute
     small = count <= _FEW and not os.environ.get("RAY_ADDRESS") and not spec.memory
     if settings.in_process or (settings == PoolSettings() and small):
@@ -431,11 +425,9 @@ def _build_approximate(directory: Path, index: Manifest) -> None:
         try:
             faiss_index.train(sample)
         except RuntimeError as error:
-            raise InputError(
-                f"`factory` {factory} cannot be trained on {len(sample)} passages ({_reason(error)})",
-                "use fewer cells, or leave `factory` out",
-                "index.factory",
-            ) from None
+            problem = f"`factory` {factory} cannot be trained on {len(sample)} passages ({_reason(error)})"
+            remedy = "use fewer cells, or leave `factory` out"
+            raise InputError(problem, remedy, "index.factory") from None
     for block in read_blocks(directory, index):
         faiss_index.add(block.vectors)
     with atomic_path(path) as temporary:
@@ -473,11 +465,9 @@ def search_approximate(
             space: Any = faiss.ParameterSpace()  # the stub lacks a form of the next call
             space.set_index_parameters(faiss_index, parameters)
         except RuntimeError as error:
-            raise InputError(
-                f"FAISS refuses the parameters {parameters!r} ({_reason(error)})",
-                "write parameters of this index, like nprobe=16",
-                "index.parameters",
-            ) from None
+            problem = f"FAISS refuses the parameters {parameters!r} ({_reason(error)})"
+            remedy = "write parameters of this index, like nprobe=16"
+            raise InputError(problem, remedy, "index.parameters") from None
     scores, places = faiss_index.search(np.ascontiguousarray(queries), min(k, index.passages))
     filled = places >= 0  # a cell may hold fewer than k
     return pl.DataFrame(

@@ -180,12 +180,9 @@ def _layers(spec: EncoderSpec, width: int, where: torch.device) -> torch.nn.Sequ
             layers.extend([linear, activation])
         except Exception as error:  # a damaged file can make the libraries raise anything
             reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
-            raise InputError(
-                f"holds no dense layer ({reason})",
-                "fetch the model again",
-                "encoder.layerless",
-                path=folder,
-            ) from None
+            problem = f"holds no dense layer ({reason})"
+            remedy = "fetch the model again"
+            raise InputError(problem, remedy, "encoder.layerless", path=folder) from None
         width = config["out_features"]
     return layers.to(where)
 

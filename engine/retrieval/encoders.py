@@ -109,11 +109,8 @@ class EncoderOptions(ServerSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.preset is not None and self.preset not in PRESETS:
-            raise InputError(
-                f"unknown preset {self.preset!r}",
-                f"use one of {', '.join(PRESETS)}",
-                "encoder.preset",
-            )
+            problem = f"unknown preset {self.preset!r}"
+            raise InputError(problem, f"use one of {', '.join(PRESETS)}", "encoder.preset")
 
     def adapt(self, preset: Preset) -> Preset:
         """The preset with these options' replacements."""
@@ -227,30 +224,18 @@ def specify(
     config = model_files.read_config(path, name)
     code = model_files.agreed_code(path, name, trusted=options.trust_remote_code)
     if not any(path.glob("*.safetensors")) and not model_files.pickled_files(path):
-        raise InputError(
-            "holds neither *.safetensors nor a pytorch_model.bin",
-            "give a directory with the weights",
-            "encoder.weights",
-            path=name,
-        )
+        problem = "holds neither *.safetensors nor a pytorch_model.bin"
+        raise InputError(problem, "give a directory with the weights", "encoder.weights", path=name)
     if config.get("is_encoder_decoder") or not isinstance(config.get("hidden_size"), int):
-        raise InputError(
-            f"a {config.get('model_type')!r} model, which is not an encoder",
-            "give a model like BERT",
-            "encoder.kind",
-            path=name,
-        )
+        problem = f"a {config.get('model_type')!r} model, which is not an encoder"
+        raise InputError(problem, "give a model like BERT", "encoder.kind", path=name)
     text = options.adapt(_preset(path, options))
     width = config["hidden_size"]
     for folder in text.layers:
         width = layer_of(path / folder, width)["out_features"]
     if kept and kept > width:
-        raise InputError(
-            f"gives {width} dimensions, of which {kept} cannot be kept",
-            "name fewer",
-            "encoder.dimensions",
-            path=name,
-        )
+        problem = f"gives {width} dimensions, of which {kept} cannot be kept"
+        raise InputError(problem, "name fewer", "encoder.dimensions", path=name)
     kept = kept or text.dimensions
     text = replace(text, dimensions=kept if kept and kept < width else None)
     spec = EncoderSpec(
@@ -271,11 +256,8 @@ def specify(
         loading=model_files.encoder_loading_bytes(path, spec.dtype),
     )
     if memory and memory < least:
-        raise InputError(
-            f"`memory` of {memory / 2**20:.0f} MiB cannot hold the encoder in {spec.dtype}",
-            f"give at least {device.as_budget(least)}",
-            "settings.memory",
-        )
+        problem = f"`memory` of {memory / 2**20:.0f} MiB cannot hold the encoder in {spec.dtype}"
+        raise InputError(problem, f"give at least {device.as_budget(least)}", "settings.memory")
     return spec
 
 
@@ -292,20 +274,16 @@ def _preset(path: Path, options: EncoderOptions) -> Preset:
     chosen = PRESETS[options.preset] if options.preset else in_files
     if chosen is None:
         if pooling is None:
-            raise InputError(
-                "does not specify how its vectors are pooled (it has no modules.json)",
-                f"give a `preset` ({', '.join(PRESETS)})",
-                "encoder.unpooled",
-                path=options.encoder,
-            )
+            problem = "does not specify how its vectors are pooled (it has no modules.json)"
+            remedy = f"give a `preset` ({', '.join(PRESETS)})"
+            raise InputError(problem, remedy, "encoder.unpooled", path=options.encoder)
         return Preset(pooling, normalize=False)
     if options.preset and in_files and pooling is None and in_files.pooling != chosen.pooling:
-        raise InputError(
-            f"pools by {in_files.pooling!r}, the preset {options.preset!r} by {chosen.pooling!r}",
-            "give another `preset`, or `pooling`",
-            "encoder.pooling",
-            path=options.encoder,
+        problem = (
+            f"pools by {in_files.pooling!r}, the preset {options.preset!r} by {chosen.pooling!r}"
         )
+        remedy = "give another `preset`, or `pooling`"
+        raise InputError(problem, remedy, "encoder.pooling", path=options.encoder)
     if not options.preset:
         chosen = replace(chosen, normalize=_is_scaled(path, normalized=chosen.normalize))
     # Fields that no preset has.
@@ -321,12 +299,9 @@ def _is_scaled(path: Path, *, normalized: bool) -> bool:
         return True
     # For vectors of length 1 the nearest have the highest inner product.
     if said != "dot" and not (normalized and said == "euclidean"):
-        raise InputError(
-            f"compares by {quoted(said)}, which is not searched",
-            "give an encoder that compares by cosine or dot, or a `preset`",
-            "encoder.similarity",
-            path=file,
-        )
+        problem = f"compares by {quoted(said)}, which is not searched"
+        remedy = "give an encoder that compares by cosine or dot, or a `preset`"
+        raise InputError(problem, remedy, "encoder.similarity", path=file)
     return normalized
 
 
@@ -355,12 +330,9 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
         ("code differs", not spec.code or model_files.code_digest(path) == spec.code),
     ):
         if not made_so:
-            raise InputError(
-                f"is not the encoder {spec.name!r} that made the vectors: its {differ}",
-                "give the same `encoder`, or build the index again",
-                "encoder.other",
-                path=path,
-            )
+            problem = f"is not the encoder {spec.name!r} that made the vectors: its {differ}"
+            remedy = "give the same `encoder`, or build the index again"
+            raise InputError(problem, remedy, "encoder.other", path=path)
     return replace(spec, path=str(path))
 
 
@@ -406,10 +378,8 @@ def _from_model_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset 
     # The class of a module of sentence-transformers; of another package the whole name, which fits nothing.
     kinds = [re.sub(r"^sentence_transformers\..*\.", "", str(m.get("type"))) for m in modules]
     if not re.fullmatch("Transformer( Pooling)?( Dense)*( Normalize)?", " ".join(kinds)):
-        raise fault(
-            f"has the modules {', '.join(kinds)}, which are not supported together",
-            "give an encoder made of Transformer, Pooling, Dense and Normalize in this order",
-        )
+        remedy = "give an encoder made of Transformer, Pooling, Dense and Normalize in this order"
+        raise fault(f"has the modules {', '.join(kinds)}, which are not supported together", remedy)
     folders = [str(module.get("path", "")) for module in modules]
     pooling: Pooling = "mean"
     file = path / folders[kinds.index("Pooling")] / "config.json" if "Pooling" in kinds else None
@@ -458,12 +428,8 @@ def layer_of(folder: Path, width: int) -> dict[str, Any]:
         or {config.get("module_input_name"), config.get("module_output_name")}
         - {None, "sentence_embedding"}
     ):
-        raise InputError(
-            f"is not a dense layer of a text's {width} numbers with an activation of torch.nn",
-            "give another encoder",
-            "encoder.layer",
-            path=file,
-        )
+        problem = f"is not a dense layer of a text's {width} numbers with an activation of torch.nn"
+        raise InputError(problem, "give another encoder", "encoder.layer", path=file)
     return config
 
 
@@ -482,12 +448,9 @@ def _pooling(file: Path) -> Pooling:
     ]
     if len(modes) == 1 and modes[0] in known:
         return modes[0]
-    raise InputError(
-        f"pools by {' and '.join(modes) or 'an unknown method'}",
-        f"give an encoder that pools by one of {', '.join(known)}",
-        "encoder.pooling",
-        path=file,
-    )
+    problem = f"pools by {' and '.join(modes) or 'an unknown method'}"
+    remedy = f"give an encoder that pools by one of {', '.join(known)}"
+    raise InputError(problem, remedy, "encoder.pooling", path=file)
 
 
 def _object(file: Path) -> dict[str, Any]:

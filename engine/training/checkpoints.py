@@ -103,12 +103,11 @@ def load_progress(folder: Folder, run: str) -> Progress | None:
         remedy = "give another folder, or remove it to train anew"
         raise InputError(problem, remedy, "training.format", path=folder.shown(_STATE)) from None
     if progress.run != run:
-        raise InputError(
-            "holds checkpoints of another training (other data, another start or another recipe)",
-            "train in another folder, or remove them",
-            "training.checkpoint",
-            path=folder.shown(),
+        problem = (
+            "holds checkpoints of another training (other data, another start or another recipe)"
         )
+        remedy = "train in another folder, or remove them"
+        raise InputError(problem, remedy, "training.checkpoint", path=folder.shown())
     return progress
 
 

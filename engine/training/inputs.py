@@ -97,13 +97,8 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
         path = files.dev_queries
         for query_id in dev.queries.filter(pl.col(ANSWERS).list.len() == 0)[QUERY_ID]:
             problem, line = f"query {query_id!r} has no answers", line_of(path, query_id)
-            raise InputError(
-                problem,
-                "add some, or leave the query out",
-                "queries.no-answers",
-                path=path,
-                line=line,
-            )
+            remedy = "add some, or leave the query out"
+            raise InputError(problem, remedy, "queries.no-answers", path=path, line=line)
         refuse_answers(get_metric(metric), dev.queries, path)
         learned = set(train.queries[QUERY].str.strip_chars().str.to_lowercase())
         both = dev.queries[QUERY].str.strip_chars().str.to_lowercase().is_in(learned).sum()

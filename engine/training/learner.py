@@ -118,11 +118,9 @@ class Learner:
             elif may_checkpoint and not self.model.is_gradient_checkpointing:
                 self._set_checkpointing(True)
             else:
-                raise InputError(
-                    "memory ran out with a single query and its passages",
-                    "give more `memory`, fewer passages with `k`, or a smaller reader",
-                    "training.memory",
-                )
+                problem = "memory ran out with a single query and its passages"
+                remedy = "give more `memory`, fewer passages with `k`, or a smaller reader"
+                raise InputError(problem, remedy, "training.memory")
 
     def cut(self, examples: Sequence[Example]) -> list[list[int]]:
         """Group places of examples into micro-batches, the longest examples first."""
@@ -195,11 +193,9 @@ def _tokens(shapes: Iterable[tuple[int, int, int]]) -> int:
 
 def diverged(what: str) -> InputError:
     """The error for a training that diverged."""
-    return InputError(
-        f"training diverged: {what} is not a finite number",
-        "use a lower `learning_rate` or a smaller `clip`",
-        "training.diverged",
-    )
+    problem = f"training diverged: {what} is not a finite number"
+    remedy = "use a lower `learning_rate` or a smaller `clip`"
+    return InputError(problem, remedy, "training.diverged")
 
 
 def save(model: Any, start: Path, directory: Path) -> None:
@@ -251,13 +247,12 @@ def load_learner(
     except (RuntimeError, MemoryError) as error:
         if not batching.is_out_of_memory(error):
             raise
-        raise InputError(
+        problem = (
             "is too large to train in memory: the model, its gradients and the optimizer take "
-            f"{TRAINED_BYTES * parameters / 2**30:.1f} GiB, beside the activations",
-            "use a smaller reader, or a machine with more memory",
-            "training.size",
-            path=spec.name,
-        ) from None
+            f"{TRAINED_BYTES * parameters / 2**30:.1f} GiB, beside the activations"
+        )
+        remedy = "use a smaller reader, or a machine with more memory"
+        raise InputError(problem, remedy, "training.size", path=spec.name) from None
     return learner, tokenizer
 
 
@@ -295,11 +290,8 @@ def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
         raise fault(problem, "name the token that ends answers in config.json", "model.endless")
     # T5's configuration defaults to 1: any word, in another's tokenizer.
     if tokenizer.eos_token_id not in (None, end := end_token(model)):
-        raise fault(
-            f"its tokenizer ends texts with token {tokenizer.eos_token_id}, and eos_token_id is {end}",
-            "set eos_token_id in config.json to the tokenizer's",
-            "model.ends",
-        )
+        problem = f"its tokenizer ends texts with token {tokenizer.eos_token_id}, and eos_token_id is {end}"
+        raise fault(problem, "set eos_token_id in config.json to the tokenizer's", "model.ends")
 
 
 def end_token(model: Any) -> int:

@@ -91,8 +91,6 @@ class Workers(CheckedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.workers and self.gpus_per_worker is not None:
-            raise InputError(
-                "`gpus_per_worker` without workers (`workers` 0)",
-                "leave it out, or set `workers` to 1 or more",
-                "training.workers",
-            )
+            problem = "`gpus_per_worker` without workers (`workers` 0)"
+            remedy = "leave it out, or set `workers` to 1 or more"
+            raise InputError(problem, remedy, "training.workers")

@@ -68,20 +68,15 @@ def specify_start(
         unread = sorted(file.name for file in path.iterdir() if file.suffix in _UNREAD)
         if unread or not Path(name).is_dir():
             has = f" ({unread[0]} is not read)" if unread else ""
-            raise InputError(
-                f"holds no *.safetensors{has}",
+            remedy = (
                 "fetch or convert the weights; to start from scratch, give a directory with its config.json and "
-                "tokenizer alone",
-                "model.weightless",
-                path=name,
+                "tokenizer alone"
             )
+            raise InputError(f"holds no *.safetensors{has}", remedy, "model.weightless", path=name)
         if read_config(path, name).get("model_type") == BIASED:
-            raise InputError(
-                "has no weights, and those of a T5 with Fusion-in-Decoder's own position bias are not drawn at random",
-                "start from its weights, or from the configuration of a plain T5",
-                "training.start",
-                path=name,
-            )
+            problem = "has no weights, and those of a T5 with Fusion-in-Decoder's own position bias are not drawn at random"
+            remedy = "start from its weights, or from the configuration of a plain T5"
+            raise InputError(problem, remedy, "training.start", path=name)
     return Start(spec, made, from_scratch)
 
 
@@ -110,8 +105,5 @@ def refuse_too_little(memory: int, parameters: int) -> None:
     if not device.machine_has_gpu():
         least += PROCESS_MEMORY
     if memory and memory < least:
-        raise InputError(
-            f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader, its gradients and the optimizer",
-            f"give at least {device.as_budget(least)}",
-            "settings.memory",
-        )
+        problem = f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader, its gradients and the optimizer"
+        raise InputError(problem, f"give at least {device.as_budget(least)}", "settings.memory")

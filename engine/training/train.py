@@ -51,11 +51,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.recipe.patience is not None and (self.dev is None or self.dev.queries.is_empty()):
-            raise InputError(
-                "`patience` without `dev_queries`",
-                "give development queries, or leave it out",
-                "settings.patience",
-            )
+            remedy = "give development queries, or leave it out"
+            raise InputError("`patience` without `dev_queries`", remedy, "settings.patience")
 
 
 def train(
