@@ -126,22 +126,18 @@ RUNS_COMPARED = "runs"
 
 
 def low_of(statistic: str) -> str:
-    """The column of the lower bound of a statistic's interval."""
     return f"{statistic}_{LOW}"
 
 
 def high_of(statistic: str) -> str:
-    """The column of the upper bound of a statistic's interval."""
     return f"{statistic}_{HIGH}"
 
 
 def difference_of(statistic: str) -> str:
-    """The column of a statistic's difference between the two sides of a comparison."""
     return f"{statistic}_{DIFFERENCE}"
 
 
 def p_of(statistic: str) -> str:
-    """The column of a p-value."""
     return f"{statistic}_{P}"
 
 
@@ -150,44 +146,47 @@ def p_holm_of(statistic: str) -> str:
     return f"{statistic}_{P_HOLM}"
 
 
+def _texts(*names: str) -> Schema:
+    return dict.fromkeys(names, pl.String())
+
+
+def _integers(*names: str) -> Schema:
+    return dict.fromkeys(names, pl.Int64())
+
+
 def _floats(*names: str) -> Schema:
-    return {name: pl.Float64() for name in names}
+    return dict.fromkeys(names, pl.Float64())
+
+
+def _booleans(*names: str) -> Schema:
+    return dict.fromkeys(names, pl.Boolean())
 
 
 def _with_interval(statistic: str) -> Schema:
     return _floats(statistic, low_of(statistic), high_of(statistic))
 
 
-CORPUS: Schema = {
-    DOC_ID: pl.String(),
-    TITLE: pl.String(),
-    TEXT: pl.String(),
-    # The document a passage was cut from; provenance is judged at this level.
-    ARTICLE_ID: pl.String(),
-}
+# The article is the document a passage was cut from; provenance is judged at this level.
+CORPUS: Schema = _texts(DOC_ID, TITLE, TEXT, ARTICLE_ID)
 QUERIES: Schema = {
-    QUERY_ID: pl.String(),
-    QUERY: pl.String(),
+    **_texts(QUERY_ID, QUERY),
     ANSWERS: pl.List(pl.String()),
     PROVENANCE: pl.List(pl.String()),  # article ids; may be empty
 }
 # Queries of an evaluation, stored beside its scores, with which later evaluations are paired.
-EVALUATED_QUERIES: Schema = {name: QUERIES[name] for name in (QUERY_ID, QUERY, ANSWERS)}
+EVALUATED_QUERIES: Schema = _texts(QUERY_ID, QUERY) | {ANSWERS: pl.List(pl.String())}
 CLUSTERS: Schema = {QUERY_ID: pl.String(), CLUSTER: pl.Int64()}  # numbered from 0
 RUNS: Schema = {
-    QUERY_ID: pl.String(),
-    DOC_ID: pl.String(),
+    **_texts(QUERY_ID, DOC_ID),
     RANK: pl.Int64(),  # 1 is best
     SCORE: pl.Float64(),
     RUN: pl.String(),  # the system's name
 }
 READS: Schema = {
-    READ_KEY: pl.String(),
-    QUERY_ID: pl.String(),
+    **_texts(READ_KEY, QUERY_ID),
     DOC_IDS: pl.List(pl.String()),
     OUTPUT: pl.String(),
-    PROMPT_TOKENS: pl.Int64(),
-    OUTPUT_TOKENS: pl.Int64(),
+    **_integers(PROMPT_TOKENS, OUTPUT_TOKENS),
     TRUNCATED: pl.Boolean(),
     # Probability of the first answer if the reader chose between given answers, geometric mean by token if it
     # scored a text (``output_tokens * log(confidence)`` is the sum of its log-probabilities); else null.
@@ -198,22 +197,16 @@ READS: Schema = {
     MASS: pl.Float64(),  # of readers that choose: probability of all choices among all tokens; else null
 }
 LABELS: Schema = {
-    QUERY_ID: pl.String(),
-    DOC_ID: pl.String(),
-    ANNOTATOR: pl.String(),
+    **_texts(QUERY_ID, DOC_ID, ANNOTATOR),
     # In [0, 1], except for grades (qrels), utilities in [-1/3, 1], gains in [-1, 1], and pmi (any number).
     LABEL: pl.Float64(),
 }
 QRELS: Schema = {QUERY_ID: pl.String(), DOC_ID: pl.String(), LABEL: pl.Float64()}
 TRACES: Schema = {
     # Evidence of a label; null in columns that do not apply to its annotator.
-    QUERY_ID: pl.String(),
-    DOC_ID: pl.String(),
-    ANNOTATOR: pl.String(),
+    **_texts(QUERY_ID, DOC_ID, ANNOTATOR),
     LABEL: pl.Float64(),
-    READ_KEY: pl.String(),
-    OUTPUT: pl.String(),
-    METRIC: pl.String(),
+    **_texts(READ_KEY, OUTPUT, METRIC),
     ANSWER: pl.String(),  # the answer that the output matched, or that the passage holds
     ARTICLE_ID: pl.String(),  # the gold article that the passage is of
     # The probability that a judge gave to relevance, that a reader declines (utilities), or by token of a text.
@@ -232,19 +225,13 @@ HARM: Schema = {
     HARMED: pl.Int64(),  # passages that turn the answer wrong
     **_floats(VALUE, LOW, HIGH),  # the harm rate, harmed / passages; NaN without passages
 }
-DUAL_LABELS: Schema = {
-    QUERY_ID: pl.String(),
-    DOC_ID: pl.String(),
-    DOCUMENT_LABEL: pl.Boolean(),
-    WORD_LABEL: pl.Boolean(),
-}
+DUAL_LABELS: Schema = _texts(QUERY_ID, DOC_ID) | _booleans(DOCUMENT_LABEL, WORD_LABEL)
 DUAL_EVENTS: Schema = {
     RUN: pl.String(),
     K: pl.Int64(),
     QUERY_ID: pl.String(),
     # Whether some passage within the cutoff has the label; null if the run lists nothing for the query.
-    DOCUMENT_LABEL: pl.Boolean(),
-    WORD_LABEL: pl.Boolean(),
+    **_booleans(DOCUMENT_LABEL, WORD_LABEL),
 }
 DUAL: Schema = {
     RUN: pl.String(),
@@ -258,49 +245,30 @@ PREFERENCES: Schema = {
     # Passages shown side by side, and the ones that a person found best: several if equally good, or none. If the runs
     # behind passages or answers are known: a row for each pair of runs and criterion; all but one show nothing.
     QUERY_ID: pl.String(),
-    SHOWN: pl.List(pl.String()),
-    BEST: pl.List(pl.String()),
-    CRITERION: pl.String(),
-    RUN: pl.String(),
-    RUN_B: pl.String(),
+    **dict.fromkeys((SHOWN, BEST), pl.List(pl.String())),
+    **_texts(CRITERION, RUN, RUN_B),
     VALUE: pl.Float64(),  # 1 if run is preferred, -1 if run_b is, 0 for neither
     # Labels' preference for run over run_b, less its mean over queries on which runs differ; probability of the draw.
-    LABEL: pl.Float64(),
-    PROBABILITY: pl.Float64(),
+    **_floats(LABEL, PROBABILITY),
     DRAWN: pl.String(),  # all strata and their sizes, as JSON
 }
 PREFERRED: Schema = {
-    CRITERION: pl.String(),
-    RUN: pl.String(),
-    RUN_B: pl.String(),
+    **_texts(CRITERION, RUN, RUN_B),
     N: pl.Int64(),  # queries judged
     OF: pl.Int64(),  # queries behind the figure
-    DIFFERENCE: pl.Float64(),  # the share that prefers run, less the share that prefers run_b
-    LOW: pl.Float64(),
-    HIGH: pl.Float64(),
+    # The share that prefers run, less the share that prefers run_b.
+    **_floats(DIFFERENCE, LOW, HIGH),
     PAIRS: pl.Int64(),
 }
 PREFERENCE_LABELS: Schema = {
-    QUERY_ID: pl.String(),
-    DOC_ID: pl.String(),
-    TIMES_SHOWN: pl.Int64(),
-    TIMES_CHOSEN: pl.Int64(),
+    **_texts(QUERY_ID, DOC_ID),
+    **_integers(TIMES_SHOWN, TIMES_CHOSEN),
     LABEL: pl.Float64(),
 }
-QUERY_SCORES: Schema = {
-    RUN: pl.String(),
-    ANNOTATOR: pl.String(),
-    MEASURE: pl.String(),
-    QUERY_ID: pl.String(),
-    VALUE: pl.Float64(),
-}
-UNDEFINED: Schema = {
-    # Measures that are undefined on the labels of an annotator, with the reason.
-    ANNOTATOR: pl.String(),
-    MEASURE: pl.String(),
-    NOTE: pl.String(),
-}
-OUTPUTS: Schema = {RUN: pl.String(), QUERY_ID: pl.String(), OUTPUT: pl.String()}
+QUERY_SCORES: Schema = _texts(RUN, ANNOTATOR, MEASURE, QUERY_ID) | _floats(VALUE)
+# Measures that are undefined on the labels of an annotator, with the reason.
+UNDEFINED: Schema = _texts(ANNOTATOR, MEASURE, NOTE)
+OUTPUTS: Schema = _texts(RUN, QUERY_ID, OUTPUT)
 STEPS: Schema = {
     RUN: pl.String(),
     QUERY_ID: pl.String(),
@@ -309,18 +277,14 @@ STEPS: Schema = {
     DOC_IDS: pl.List(pl.String()),  # ranked
 }
 DOWNSTREAM: Schema = {
-    RUN: pl.String(),
-    QUERY_ID: pl.String(),
+    **_texts(RUN, QUERY_ID),
     K: pl.Int64(),  # most passages in a read
     OUTPUT: pl.String(),
     VALUE: pl.Float64(),
 }
 CORRELATIONS: Schema = {
-    RUN: pl.String(),
-    ANNOTATOR: pl.String(),
-    MEASURE: pl.String(),
-    K: pl.Int64(),
-    N: pl.Int64(),
+    **_texts(RUN, ANNOTATOR, MEASURE),
+    **_integers(K, N),
     **_with_interval(TAU),
     **_with_interval(RHO),
     # How the intervals were computed: percentile, studentized or inverted; empty without intervals.
@@ -334,65 +298,42 @@ CORRELATIONS: Schema = {
 }
 COMPARISONS: Schema = {
     # The correlation of (run, annotator) less that of (run_b, annotator_b), on the same queries.
-    RUN: pl.String(),
-    ANNOTATOR: pl.String(),
-    RUN_B: pl.String(),
-    ANNOTATOR_B: pl.String(),
-    MEASURE: pl.String(),
+    **_texts(RUN, ANNOTATOR, RUN_B, ANNOTATOR_B),
     # The same measure, except in comparisons of utilities, which have another.
-    MEASURE_B: pl.String(),
-    K: pl.Int64(),
-    N: pl.Int64(),
+    **_texts(MEASURE, MEASURE_B),
+    **_integers(K, N),
     **_floats(difference_of(TAU), low_of(TAU), high_of(TAU), p_of(TAU), p_holm_of(TAU)),
     **_floats(difference_of(RHO), low_of(RHO), high_of(RHO), p_of(RHO), p_holm_of(RHO)),
     # Origin of the interval: "studentized", "permutation" or "inverted" (the p-value then from
     # permutations); empty without a p-value.
-    METHOD: pl.String(),
-    NOTE: pl.String(),
+    **_texts(METHOD, NOTE),
 }
 # Correlations of a study under each condition.
-CONDITIONS: Schema = {READER: pl.String(), AUGMENTATION: pl.String(), **CORRELATIONS}
+CONDITIONS: Schema = _texts(READER, AUGMENTATION) | CORRELATIONS
 # Correlations of several data sets, each under its conditions; differences of the first annotator to its rivals by the
 # primary measure, corrected over all data sets.
-DATA_SETS: Schema = {DATA_SET: pl.String(), **CONDITIONS}
-DATA_SET_COMPARISONS: Schema = (
-    dict.fromkeys((DATA_SET, READER, AUGMENTATION), pl.String()) | COMPARISONS
-)
+DATA_SETS: Schema = _texts(DATA_SET) | CONDITIONS
+DATA_SET_COMPARISONS: Schema = _texts(DATA_SET, READER, AUGMENTATION) | COMPARISONS
 # eRAG's labels by one reader, correlated with the end-to-end score of ``reader``.
 READERS: Schema = {
-    READER: pl.String(),
-    AUGMENTATION: pl.String(),
-    LABELS_BY: pl.String(),
+    **_texts(READER, AUGMENTATION, LABELS_BY),
     **{name: kind for name, kind in CORRELATIONS.items() if name != ANNOTATOR},
 }
 # The correlation of the reader's own labels less another reader's, on the same queries.
-READER_COMPARISONS: Schema = {
-    READER: pl.String(),
-    AUGMENTATION: pl.String(),
-    LABELS_BY: pl.String(),
-    LABELS_BY_B: pl.String(),
-    **{
-        name: kind
-        for name, kind in COMPARISONS.items()
-        if name not in (ANNOTATOR, ANNOTATOR_B, RUN_B)
-    },
+READER_COMPARISONS: Schema = _texts(READER, AUGMENTATION, LABELS_BY, LABELS_BY_B) | {
+    name: kind for name, kind in COMPARISONS.items() if name not in (ANNOTATOR, ANNOTATOR_B, RUN_B)
 }
 SYSTEMS: Schema = {
     # Order of the runs by a measure, against the end-to-end score.
-    ANNOTATOR: pl.String(),
-    MEASURE: pl.String(),
-    K: pl.Int64(),
-    RUNS_COMPARED: pl.Int64(),
-    N: pl.Int64(),
+    **_texts(ANNOTATOR, MEASURE),
+    **_integers(K, RUNS_COMPARED, N),
     # Mean over the pairs of runs of 1 less the distance of their two one-sided p-values.
     SOFT_ACCURACY: pl.Float64(),
 }
 RUN_PAIRS: Schema = {
-    ANNOTATOR: pl.String(),
-    MEASURE: pl.String(),
+    **_texts(ANNOTATOR, MEASURE),
     K: pl.Int64(),  # null, and the end-to-end columns NaN, if no list was read whole
-    RUN: pl.String(),
-    RUN_B: pl.String(),
+    **_texts(RUN, RUN_B),
     N: pl.Int64(),
     # Pairs of runs that intervals and p-values are adjusted for.
     PAIRS: pl.Int64(),
@@ -404,16 +345,13 @@ RUN_PAIRS: Schema = {
     END_TO_END_N: pl.Int64(),
 }
 # The reader's own labels (eRAG's) of a list that is read whole, in list order; null for missing labels.
-LABEL_LISTS: Schema = {
-    RUN: pl.String(),
-    QUERY_ID: pl.String(),
-    LABEL: pl.List(pl.Float64()),
-}
+LABEL_LISTS: Schema = _texts(RUN, QUERY_ID) | {LABEL: pl.List(pl.Float64())}
 # Shares of lists whose score these labels miss, and the correlation of the label at each place with list scores.
 UNSEEN: Schema = {FIGURE if name == PROBABILITY else name: kind for name, kind in DUAL.items()}
 BY_PLACE: Schema = {
-    **{RUN: pl.String(), K: pl.Int64(), PLACE: pl.Int64(), N: pl.Int64(), LABEL: pl.Float64()},
-    **{name: CORRELATIONS[name] for name in (RHO, low_of(RHO), high_of(RHO), METHOD, NOTE)},
+    **(_texts(RUN) | _integers(K, PLACE, N)),
+    **(_floats(LABEL) | _with_interval(RHO)),
+    **_texts(METHOD, NOTE),
 }
 # Behind these columns, one for each measure of the step's list.
 TRACE_STEPS: Schema = {
@@ -443,24 +381,20 @@ TRACE_CREDIT: Schema = {
 COVERAGE: Schema = {
     # Clusters of user and evaluation queries. Similarities are cosines.
     CLUSTER: pl.Int64(),  # from 1, the cluster with the most user queries first
-    USER_QUERIES: pl.Int64(),
-    EVALUATION_QUERIES: pl.Int64(),
+    **_integers(USER_QUERIES, EVALUATION_QUERIES),
     # Probability of so few evaluation queries in it by chance; corrected over all clusters.
-    P: pl.Float64(),
-    P_HOLM: pl.Float64(),
+    **_floats(P, P_HOLM),
     UNCOVERED: pl.Float64(),  # mean of its user queries; NaN without any
     SIMILARITY: pl.Float64(),  # mean of its user queries to its centroid; NaN without any
     EXAMPLES: pl.List(pl.String()),  # the user queries nearest to its centroid
     EXAMPLE_SIMILARITIES: pl.List(pl.Float64()),
     # The evaluation query nearest to its centroid, in any cluster.
-    NEAREST_ID: pl.String(),
-    NEAREST: pl.String(),
+    **_texts(NEAREST_ID, NEAREST),
     NEAREST_SIMILARITY: pl.Float64(),
 }
 ASSIGNMENTS: Schema = {
     SOURCE: pl.String(),  # evaluation or user
-    QUERY_ID: pl.String(),
-    QUERY: pl.String(),
+    **_texts(QUERY_ID, QUERY),
     CLUSTER: pl.Int64(),
     SIMILARITY: pl.Float64(),  # to the cluster's centroid
     # Share of the starts of k-means that leave its cluster without an evaluation query.
@@ -496,8 +430,7 @@ def conform(
         InputError: a column is missing, has another type, or holds nulls.
     """
     frame = with_added(frame, schema)
-    missing = [name for name in schema if name not in frame.columns]
-    if missing:
+    if missing := [name for name in schema if name not in frame.columns]:
         problem = f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
         remedy = f"a table of this kind has the columns {', '.join(schema)}"
         raise InputError(problem, remedy, "table.column", path=path)
@@ -507,14 +440,15 @@ def conform(
             f"{floats[0]} holds floating-point numbers", "write texts", "table.floats", path=path
         )
     for name, kind in schema.items():
-        given = frame.schema[name]
-        if given != pl.Null and given.is_nested() != kind.is_nested():
-            raise InputError(f"{name} holds {given}", f"write {kind}", "table.type", path=path)
+        actual = frame.schema[name]
+        if actual != pl.Null and actual.is_nested() != kind.is_nested():
+            raise InputError(f"{name} holds {actual}", f"write {kind}", "table.type", path=path)
     try:
         frame = frame.select(pl.col(name).cast(kind) for name, kind in schema.items())
     except pl.exceptions.PolarsError as error:
         problem = f"a column has the wrong type ({error})"
-        raise InputError(problem, f"use {_types(schema)}", "table.type", path=path) from None
+        remedy = f"use {', '.join(f'{name} {kind}' for name, kind in schema.items())}"
+        raise InputError(problem, remedy, "table.type", path=path) from None
     for name in schema:
         if name not in _NULLABLE and frame[name].null_count():
             row = first_row + (frame[name].is_null().arg_max() or 0)
@@ -522,10 +456,6 @@ def conform(
                 f"row {row} has no {name}", "fill it in, or leave it out", "table.null", path=path
             )
     return frame
-
-
-def _types(schema: Schema) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in schema.items())
 
 
 def give_back_freed_memory() -> None:
