@@ -71,7 +71,7 @@ class Local:
         self._versions = versions(specs)
         self._told: defaultdict[int, set[str]] = defaultdict(set)
         # Roles of readers that have done a read, and of readers that raised in a call.
-        self._proven, self._failed = set[int](), set[int]()
+        self.proven, self._failed = set[int](), set[int]()
 
     def load(self, spec: ReaderSpec) -> Reader:
         return readers.load(spec)
@@ -183,13 +183,13 @@ class Local:
             else:
                 outputs = [_read_alone(reader, texts) for texts in inputs]
             # A bad prompt may explain a function's first failed call, but not two.
-            if role not in self._proven and (role in self._failed or not is_function):
+            if role not in self.proven and (role in self._failed or not is_function):
                 refuse_alike(outputs)
             self._failed.add(role)
-        if role not in self._proven:
+        if role not in self.proven:
             refuse_alike(outputs, only_memory=True)
         if any(output.failure is None for output in outputs):
-            self._proven.add(role)
+            self.proven.add(role)
         stats, seconds = reader.stats, time.perf_counter() - start
         seconds -= (stats.nanoseconds_ahead - before.nanoseconds_ahead) / 1e9
         computed = stats.prompt_tokens - before.prompt_tokens

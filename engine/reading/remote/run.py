@@ -10,18 +10,18 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from itertools import repeat
 
 import polars as pl
 
-from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.client import Client
 from engine.machine.remote.limits import FEWEST_TOKENS, Limits, StoppedAskingError, limits_of
 from engine.messages.errors import InputError, ReadError
 from engine.reading.costs import UnitResult
 from engine.reading.local import Local, refuse_alike
 from engine.reading.plan import INPUTS, MadePlans, Plans, Unit
-from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.remote.reader import ApiReader, Reply
 from engine.reading.remote.specify import CUT_PROMPT, PromptSize, Window, find_window, is_in_doubt
 
@@ -31,7 +31,6 @@ _PIECE = 16
 _GONE = 3
 # Reads with tokens counted by a server before all tokens are predicted: the longest come first.
 _COUNTED = 8
-_NOT_ASKED = "it was not asked for"
 
 
 class _Handover:
@@ -44,41 +43,30 @@ class _Handover:
         self.seconds, self.computed = 0.0, 0
 
 
-@dataclass
-class _Job:
-    """State shared by all calls of ``Requests.run``.
+class Requests(Local):
+    """Reads units by requests; its readers count over all shards, like an actor's.
 
     Attributes:
-        ahead: bytes of the prompts of later calls.
-        done: reads that have ended.
+        ahead: bytes of the prompts of later shards.
+        ended: reads that have ended.
         unanswered: the latest consecutive reads without an answer from the server.
-        proven: places of readers that have done a read.
-        windows: by places of readers, windows to which their servers cut prompts.
-        whole: by places of readers, bytes of the longest doubtful prompt that was read whole.
+        windows: by role, the windows to which readers' servers cut prompts.
+        whole: by role, bytes of the longest doubtful prompt that was read whole.
     """
-
-    ahead: int = 0
-    done: int = 0
-    unanswered: int = 0
-    proven: set[int] = field(default_factory=set)
-    windows: dict[int, Window] = field(default_factory=dict)
-    whole: Counter[int] = field(default_factory=Counter)
-
-
-class Requests(Local):
-    """Reads units by requests; its readers count over all calls, like an actor's."""
 
     bounds_itself = True
 
     def __init__(self, local: Local) -> None:
         super().__init__(local.specs, local.places, local.bounds)
-        self._stats: list[ReaderStats] = []
-        self._job = _Job()
+        self.stats = [ReaderStats() for _ in self.specs]
+        self.ahead = self.ended = self.unanswered = 0
+        self.windows: dict[int, Window] = {}
+        self.whole = Counter[int]()
 
     def read(self, plans: Plans) -> Iterator[UnitResult]:
         """As ``Backend.read``; the prompts of all shards are counted before the first request if a bound needs it."""
         if not isinstance(plans, MadePlans):
-            self._job.ahead = sum(
+            self.ahead = sum(
                 spec.api.size("".join(inputs))
                 for role, spec in enumerate(self.specs)
                 if spec.api and spec.api.settings.is_bounded
@@ -97,19 +85,23 @@ class Requests(Local):
             InputError: the prompts alone exceed the bounds; no request was sent.
             ReadError: requests must stop.
         """
-        specs = self.specs
-        settings = _settings_of(specs)
+        apis = [spec.api for spec in self.specs if spec.api]
+        (settings,) = {api.settings for api in apis}
+        models = sorted({api.model for api in apis})
+        if settings.max_cost is not None and settings.price_in is not None and len(models) > 1:
+            raise InputError(
+                f"`max_cost` with the models {', '.join(models)}, whose prices may differ",
+                "bound tokens with `max_tokens`, or ask one model at a time",
+                "server.costs",
+            )
         limits = limits_of(settings)
-        self._stats = self._stats or [ReaderStats() for _ in specs]
         client = Client(settings, limits)
-        readers = [
-            ApiReader(spec, client, stats) for spec, stats in zip(specs, self._stats, strict=True)
-        ]
-        work = _JobRequests(plan, readers, limits, self._job)
+        readers = [ApiReader(*each) for each in zip(self.specs, repeat(client), self.stats)]
+        work = _ShardRequests(plan, readers, limits, self)
         try:
             limits.refuse_beyond(work.prepare(units), rate=FEWEST_TOKENS)
         except StoppedAskingError as stop:
-            if self._job.proven:
+            if self.proven:
                 raise ReadError(f"{stop}; every finished LLM call is cached") from None
             raise InputError(stop.problem, stop.remedy, "server.stopped") from None
         try:
@@ -119,39 +111,26 @@ class Requests(Local):
             client.close()
 
 
-def _settings_of(specs: Sequence[ReaderSpec]) -> ApiSettings:
-    (settings,) = {spec.api.settings for spec in specs if spec.api}
-    models = sorted({spec.api.model for spec in specs if spec.api})
-    if settings.max_cost is not None and settings.price_in is not None and len(models) > 1:
-        raise InputError(
-            f"`max_cost` with the models {', '.join(models)}, whose prices may differ",
-            "bound tokens with `max_tokens`, or ask one model at a time",
-            "server.costs",
-        )
-    return settings
-
-
-class _JobRequests:
+class _ShardRequests:
     def __init__(
-        self, plan: pl.DataFrame, readers: Sequence[ApiReader], limits: Limits, job: _Job
+        self, plan: pl.DataFrame, readers: Sequence[ApiReader], limits: Limits, job: Requests
     ) -> None:
         settings = limits.settings
-        self._plan, self._readers, self._limits = plan, readers, limits
+        self._plan, self._readers, self._limits, self._job = plan, readers, limits, job
         self._concurrency, self._host = settings.concurrency, settings.host
         self._threads = ThreadPoolExecutor(settings.concurrency)
         self._waiting: deque[_Handover] = deque()
         self._open: list[_Handover] = []
         # By pending request: its piece, its place there, and the bytes of its prompt.
-        self._asked: dict[Future[tuple[Reply, float]], tuple[_Handover, int, int]] = {}
-        self._job = job
+        self._pending: dict[Future[tuple[Reply, float]], tuple[_Handover, int, int]] = {}
         # By reader: sizes and prompts of its first reads, which are held until the reader is checked.
         self._seen: defaultdict[int, list[tuple[PromptSize, str]]] = defaultdict(list)
         self._checked = set(range(len(readers))) if settings.is_batch else set[int]()
-        # Bytes of all prompts: of earlier calls and of this one.
+        # Bytes of all prompts: of earlier shards and of this one.
         self._size = limits.ended
 
     def prepare(self, units: Sequence[Unit]) -> int:
-        """Queue units in pieces; return the bytes of their prompts and of later calls' prompts."""
+        """Queue units in pieces; return the bytes of their prompts and of later shards' prompts."""
         for unit in units:
             for start in range(0, unit.length, _PIECE):
                 length = min(_PIECE, unit.length - start)
@@ -167,14 +146,14 @@ class _JobRequests:
         return size + self._job.ahead
 
     def close(self) -> None:
-        if self._asked:
+        if self._pending:
             self._limits.end()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def results(self) -> Iterator[UnitResult]:
         try:
-            while self._ask():
-                for future in wait(self._asked, return_when=FIRST_COMPLETED).done:
+            while self._submit():
+                for future in wait(self._pending, return_when=FIRST_COMPLETED).done:
                     self._take(future)
                 for piece in self._ended():
                     result = self._result(piece)
@@ -190,39 +169,37 @@ class _JobRequests:
     def _inputs(self, piece: _Handover) -> list[list[str]]:
         return self._plan[INPUTS].slice(piece.unit.offset, piece.unit.length).to_list()
 
-    def _ask(self) -> bool:
+    def _submit(self) -> bool:
         """Submit enough requests to keep all threads busy; return whether any is pending."""
-        while self._waiting and len(self._asked) < 2 * self._concurrency:
+        while self._waiting and len(self._pending) < 2 * self._concurrency:
             piece = self._waiting.popleft()
             self._open.append(piece)
             reader = self._readers[piece.unit.reader]
             for place, inputs in enumerate(self._inputs(piece)):
                 future = self._threads.submit(_timed, reader, inputs)
-                self._asked[future] = piece, place, reader.size(inputs)
-        return bool(self._asked)
+                self._pending[future] = piece, place, reader.size(inputs)
+        return bool(self._pending)
 
     def _take(self, future: Future[tuple[Reply, float]]) -> None:
-        piece, place, size = self._asked.pop(future)
-        done, seconds = future.result()
-        piece.sizes[place] = size
-        reader = piece.unit.reader
+        piece, place, size = self._pending.pop(future)
+        reply, seconds = future.result()
+        reader, job = piece.unit.reader, self._job
         if reader not in self._checked:
-            counted = PromptSize(size, done.output.prompt_tokens)
+            counted = PromptSize(size, reply.output.prompt_tokens)
             self._seen[reader].append((counted, "".join(self._inputs(piece)[place])))
-        piece.outputs[place] = done.output
+        piece.outputs[place], piece.sizes[place] = reply.output, size
         piece.left -= 1
-        piece.computed += done.computed
+        piece.computed += reply.computed
         # Each request counts its share of the time, as if requests were sequential.
         piece.seconds += seconds / self._concurrency
-        job = self._job
-        job.done += 1
-        job.unanswered = 0 if done.answered else job.unanswered + 1
+        job.ended += 1
+        job.unanswered = 0 if reply.answered else job.unanswered + 1
         if job.unanswered >= _GONE * self._concurrency:
             raise StoppedAskingError(
-                f"{job.unanswered} LLM calls failed one after the other ({done.output.failure})",
+                f"{job.unanswered} LLM calls failed one after the other ({reply.output.failure})",
                 f"run again when {self._host} answers",
             )
-        if job.done == _COUNTED:
+        if job.ended == _COUNTED:
             self._limits.refuse_beyond(self._size + job.ahead)
 
     def _ended(self) -> Iterator[_Handover]:
@@ -241,35 +218,29 @@ class _JobRequests:
             self._checked.add(reader)
             longest, text = max(seen)
             if self._is_in_doubt(reader) and longest.size > job.whole[reader]:
-                window = find_window(self._readers[reader].tokens, text, longest.size)
-                if window is None:
-                    job.whole[reader] = longest.size
-                else:
+                if window := find_window(self._readers[reader].tokens, text, longest.size):
                     job.windows[reader] = window
+                else:
+                    job.whole[reader] = longest.size
         return True
 
     def _is_in_doubt(self, reader: int) -> bool:
         return is_in_doubt([size for size, _ in self._seen[reader]], self._readers[reader].trial)
 
     def _result(self, piece: _Handover) -> UnitResult:
-        outputs = [output or ReadOutput.failed(_NOT_ASKED) for output in piece.outputs]
-        if window := self._job.windows.get(piece.unit.reader):
+        missing, unit = ReadOutput.failed("it was not asked for"), piece.unit
+        outputs = [output or missing for output in piece.outputs]
+        if window := self._job.windows.get(unit.reader):
             outputs = list(map(window.judged, outputs, piece.sizes))
-        return UnitResult(
-            piece.unit,
-            outputs,
-            f"requests to {self._host}",
-            piece.seconds,
-            asdict(self._readers[piece.unit.reader].stats),
-            piece.computed,
-            piece.computed,
-        )
+        worker, stats = f"requests to {self._host}", asdict(self._readers[unit.reader].stats)
+        computed = piece.computed
+        return UnitResult(unit, outputs, worker, piece.seconds, stats, computed, computed)
 
     def _prove(self, result: UnitResult) -> None:
         """Refuse to go on if a reader's first reads all failed alike."""
         # A batch may hold answers to other reads, and shorter prompts may succeed where cut ones fail.
-        cut = all((output.failure or "").startswith(CUT_PROMPT) for output in result.outputs)
-        if cut or self._limits.settings.is_batch:
+        is_cut = all((output.failure or "").startswith(CUT_PROMPT) for output in result.outputs)
+        if is_cut or self._limits.settings.is_batch:
             return
         if result.unit.reader not in self._job.proven:
             refuse_alike(result.outputs)
@@ -277,10 +248,10 @@ class _JobRequests:
 
     def _rest(self, *, answered: bool) -> Iterator[UnitResult]:
         """Finished pieces after requests stop; waits for pending answers if ``answered``."""
-        for future in [future for future in self._asked if future.cancel()]:
-            del self._asked[future]
+        for future in [future for future in self._pending if future.cancel()]:
+            del self._pending[future]
         self._limits.end()  # no further request starts
-        for future in wait(self._asked, None if answered else 0).done:
+        for future in wait(self._pending, None if answered else 0).done:
             with contextlib.suppress(StoppedAskingError):
                 self._take(future)
         for piece in self._open:
