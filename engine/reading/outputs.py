@@ -75,16 +75,16 @@ def count_outputs(
         for role, (spec, reads) in read.items()
         if len(spec.choices) > 1
     }
-    of_roles = {
+    written = {
         role: reads.filter(pl.col(FAILURE).is_null())
         .unique(READ_KEY)
         .with_columns(_is_cut(spec.most_new_tokens).alias(CUT))
         for role, (spec, reads) in read.items()
         if not (spec.choices or spec.scores == "target")
     }
-    if not of_roles:
+    if not written:
         return OutputCounts(masses=masses)
-    reads = pl.concat(of_roles.values()).unique(READ_KEY)
+    reads = pl.concat(written.values()).unique(READ_KEY)
     known = queries.filter(pl.col(ANSWERS).list.len() > 0)
     if downstream is None:
         alone = reads.select(QUERY_ID, OUTPUT).unique().join(known, on=QUERY_ID, how="semi")
@@ -107,8 +107,8 @@ def count_outputs(
         holding=holding,
         marked=marked,
         commonest=dict(counted.head(_KEPT).iter_rows()),
-        written={role: of_role.height for role, of_role in of_roles.items()},
-        cut={role: int(of_role[CUT].sum()) for role, of_role in of_roles.items()},
+        written={role: outputs.height for role, outputs in written.items()},
+        cut={role: int(outputs[CUT].sum()) for role, outputs in written.items()},
         masses=masses,
     )
 
@@ -139,7 +139,7 @@ def merge_outputs(parts: Iterable[OutputCounts]) -> OutputCounts:
             counter.update(getattr(part, name))
         for role, own in part.masses.items():
             masses[role].update(own)
-    ordered = sorted(commonest.items(), key=lambda one: (-one[1], one[0]))
+    ordered = sorted(commonest.items(), key=lambda item: (-item[1], item[0]))
     return OutputCounts(
         **total,
         commonest=dict(ordered[:_KEPT]),
@@ -156,26 +156,15 @@ def output_notes(outputs: OutputCounts, metric: str) -> Iterator[Note]:
     )
     for role, masses in outputs.masses.items():
         reads = sum(masses.values())
-        half = (
-            median(float(mass) for mass, times in masses.items() for _ in range(times))
-            if reads
-            else 0
-        )
+        half = median(map(float, Counter(masses).elements())) if reads else 0
         text = f"the choices of {role} have {half:.0%} of a first token's probability (median)"
         yield Note(CHOSEN, reads, text, (role,))
-    text, most = next(iter(outputs.commonest.items()), ("", 0))
-    said = quoted(text) if text else "nothing"
-    alike = most >= _ALIKES and 2 * most > outputs.reads
-    yield Note(
-        ALIKE,
-        most if alike else 0,
-        f"the reader answered {said} in {most:,} of {outputs.reads:,} calls",
-    )
-    yield count_note(
-        "replaced_characters",
-        outputs.replaced,
-        f"output[|s] [holds|hold] {INCOMPLETE} in the place of what is not valid Unicode",
-    )
+    output, most = next(iter(outputs.commonest.items()), ("", 0))
+    answer = quoted(output) if output else "nothing"
+    text = f"the reader answered {answer} in {most:,} of {outputs.reads:,} calls"
+    yield Note(ALIKE, most if most >= _ALIKES and 2 * most > outputs.reads else 0, text)
+    what = f"output[|s] [holds|hold] {INCOMPLETE} in the place of what is not valid Unicode"
+    yield count_note("replaced_characters", outputs.replaced, what)
     wordy = metric in _OF_WHOLE_OUTPUTS and not outputs.right
     yield Note(
         WORDY,
@@ -183,11 +172,8 @@ def output_notes(outputs: OutputCounts, metric: str) -> Iterator[Note]:
         f"{metric} is 0 for all outputs, though {outputs.holding:,} of {outputs.scored:,} contain an answer: "
         "`metric` match counts them as right",
     )
-    yield count_note(
-        MARKED,
-        outputs.marked,
-        "output[|s] would match but for quotation marks, dashes, width or invisible characters",
-    )
+    what = "output[|s] would match but for quotation marks, dashes, width or invisible characters"
+    yield count_note(MARKED, outputs.marked, what)
 
 
 def cut_notes(
@@ -221,20 +207,17 @@ def read_notes(
         truncated: reads whose input was cut.
         skips: whether figures leave out queries of failed reads.
     """
-    specs, costs = [spec for spec, _ in read], [of_one for _, of_one in read]
+    specs, costs = [spec for spec, _ in read], [reading for _, reading in read]
 
     def summed(code: str, what: str, cost: str) -> Note:
-        return count_note(code, sum(getattr(of_one, cost) for of_one in costs), what)
+        return count_note(code, sum(getattr(reading, cost) for reading in costs), what)
 
-    consequence = (
-        "and [its query is|their queries are] left out of the figures that need [it|them]"
-        if skips
-        else "and [counts|count] as 0"
-    )
-    yield summed("failed_reads", f"LLM call[|s] failed {consequence}", "failed")
-    yield count_note(
-        "truncated_reads", truncated, "[prompt was|prompts were] cut to the reader's longest input"
-    )
+    effect = "[counts|count] as 0"
+    if skips:
+        effect = "[its query is|their queries are] left out of the figures that need [it|them]"
+    yield summed("failed_reads", f"LLM call[|s] failed and {effect}", "failed")
+    what = "[prompt was|prompts were] cut to the reader's longest input"
+    yield count_note("truncated_reads", truncated, what)
     what = "[batch was|batches were] halved because memory ran out"
     yield summed("memory_halvings", what, "memory_halvings")
     what = "LLM call[ was|s were] made one at a time: in a batch, this reader answers short prompts differently"
@@ -247,17 +230,18 @@ def read_notes(
     what = "answer[|s] came without a count of tokens: [its|their] price is unknown, "
     what += "and bounds count the tokens reserved for [it|them]"
     yield summed("unreported_answers", what, "unreported_answers")
-    for spec, of_one in read:
-        made = f"of {{}} [was|were] made {listed(spec.doubts)}; `reread` makes [it|them] again"
-        amount, name = of_one.reused if spec.doubts else 0, spec.executor or spec.name
-        yield count_note(STORED, amount, f"cached LLM call[|s] {made}", about=(name,))
+    for spec, reading in read:
+        what = f"cached LLM call[|s] of {{}} [was|were] made {listed(spec.doubts)}; "
+        what += "`reread` makes [it|them] again"
+        amount, name = reading.reused if spec.doubts else 0, spec.executor or spec.name
+        yield count_note(STORED, amount, what, about=(name,))
     what = "answer[|s] named another model, or another fingerprint of the server, than the first"
     yield summed("changed_servers", what, "changed_servers")
 
 
 def damaged_files(costs: Iterable[ReadingCosts]) -> Note:
     """A note on damaged files of the read store, with their new places."""
-    paths = tuple(dict.fromkeys(path for of_one in costs for path in of_one.damaged_files))
+    paths = tuple(dict.fromkeys(path for reading in costs for path in reading.damaged_files))
     first = f", {paths[0]}{' first' if len(paths) > 1 else ''}" if paths else ""
     what = f"damaged [file|files] of the read store [was|were] set aside and not used{first}"
     return count_note("damaged_store_files", len(paths), what, about=paths)
@@ -276,8 +260,8 @@ def not_as_trained(readers: Iterable[tuple[ReaderSpec, str]]) -> Note:
 def _not_applied(all_specs: Sequence[ReaderSpec]) -> Note:
     specs = [spec for spec in all_specs if spec.writes]
     names = {spec.name: ", ".join(spec.not_applied) for spec in specs if spec.not_applied}
-    told = "; ".join(f"{settings} of {name}" for name, settings in names.items())
-    text = f"generation_config.json has settings that are not applied, and would change outputs: {told}"
+    listing = "; ".join(f"{settings} of {name}" for name, settings in names.items())
+    text = f"generation_config.json has settings that are not applied, and would change outputs: {listing}"
     return Note("settings_not_applied", len(names), text, tuple(names))
 
 
@@ -303,13 +287,11 @@ def _behind_api(all_specs: Sequence[ReaderSpec]) -> Note:
 def _own_readers(all_specs: Sequence[ReaderSpec]) -> Iterator[Note]:
     specs = [spec for spec in all_specs if not spec.executor]
     readers = [spec.function.reader for spec in specs if spec.function]
-    for kept, consequence in (
-        (
-            True,
-            "its outputs are cached by its version; give a new version whenever they may change",
-        ),
-        (False, "it has no version, so its outputs are not cached"),
-    ):
-        names = tuple(dict.fromkeys(reader.name for reader in readers if reader.is_kept == kept))
-        text = f"the reader {', '.join(names)} is a function: {consequence}"
+    effects = {
+        True: "its outputs are cached by its version; give a new version whenever they may change",
+        False: "it has no version, so its outputs are not cached",
+    }
+    for is_kept, effect in effects.items():
+        names = tuple(dict.fromkeys(reader.name for reader in readers if reader.is_kept == is_kept))
+        text = f"the reader {', '.join(names)} is a function: {effect}"
         yield Note("own_readers", len(names), text, names)

@@ -59,19 +59,19 @@ def repeat_sample(
     # Each group is a unit: half of the reads alone, the others together.
     group = pl.when(place < alone).then(place).otherwise(alone + (place - alone) // _TOGETHER)
     plan = plan.with_columns(pl.lit(1).alias(SIZE), group.alias(GROUP))
-    one = pool if reads_here(pool, spec) else replace(pool, actors=1)
+    single = pool if reads_here(pool, spec) else replace(pool, actors=1)
     backend: Backend = (local := Local([spec], [None], executor=executor))
     if not plan.is_empty():
-        backend = backend_for(one, local, size=int(plan.estimated_size()))
+        backend = backend_for(single, local, size=int(plan.estimated_size()))
     in_other_batches, tokens = spec, 0
     if spec.engine == "transformers":  # other engines make their own batches
         tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if backend.gpu else CPU_BATCH_TOKENS)
         in_other_batches = replace(spec, batch_tokens=max(1, tokens // 2))
     local.specs = [in_other_batches]
-    done = list(backend.read(MadePlans([ReadPlan(reads=plan, wanted=plan.height)])))
-    if lost := plan.height - sum(unit.done for unit in done):
+    units = list(backend.read(MadePlans([ReadPlan(reads=plan, wanted=plan.height)])))
+    if lost := plan.height - sum(unit.done for unit in units):
         raise ReadError(f"{lost} repeated reads were lost; run again")
-    outputs = (unit.reads for unit in done if unit.reads is not None)
+    outputs = (unit.reads for unit in units if unit.reads is not None)
     again = pl.concat([tables.empty(tables.READS), *outputs])
     # One row per query, without failed repetitions, in the order of the plan.
     keys = plan.select(READ_KEY).join(again, on=READ_KEY, how="semi", maintain_order="left")
@@ -83,7 +83,7 @@ def repeat_sample(
     return {
         "repeated": plan.height,
         "alone": alone,
-        "failed": sum(len(unit.failures) for unit in done),
+        "failed": sum(len(unit.failures) for unit in units),
         "changed_outputs": changes.height,
         "changed_labels": int((score(before) != score(after)).sum()),
         "largest_confidence_difference": (before[CONFIDENCE] - after[CONFIDENCE]).abs().max(),
@@ -109,19 +109,12 @@ def draw(wanted: pl.DataFrame, reads: pl.DataFrame, size: int, seed: int) -> pl.
     the seed and the set of reads, not on their order.
     """
     kinds = pl.col(DOC_IDS).list.len().clip(upper_bound=2)
-    distinct = (
-        wanted.filter(reads[FAILURE].is_null())
-        .unique(READ_KEY, keep="first", maintain_order=True)
-        .sort(READ_KEY)
-    )
-    generator = np.random.default_rng(seed)
-    drawn: list[pl.DataFrame] = []
-    groups = sorted(
-        (group for _, group in distinct.group_by(kinds, maintain_order=True)),
-        key=lambda group: (group.height, group[READ_KEY][0]),
-    )
+    succeeded = wanted.filter(reads[FAILURE].is_null())
+    distinct = succeeded.unique(READ_KEY, keep="first", maintain_order=True).sort(READ_KEY)
+    generator, drawn = np.random.default_rng(seed), distinct.clear()
+    groups = [group for _, group in distinct.group_by(kinds, maintain_order=True)]
+    groups.sort(key=lambda group: (group.height, group[READ_KEY][0]))
     for position, group in enumerate(groups):  # the smallest first: larger groups make up for it
-        share = -(-(size - sum(part.height for part in drawn)) // (len(groups) - position))
-        drawn.append(group[generator.permutation(group.height)[:share]])
-    chosen = pl.concat(drawn) if drawn else distinct
-    return chosen[generator.permutation(chosen.height)]
+        share = -(-(size - drawn.height) // (len(groups) - position))
+        drawn = drawn.vstack(group[generator.permutation(group.height)[:share]])
+    return drawn[generator.permutation(drawn.height)]

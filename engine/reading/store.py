@@ -31,8 +31,8 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,13 +110,10 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
     named = _NAME.fullmatch(name)
     place = folder.place(name)
     written = named and named["content"]
+    if written and digest(content)[:32] != written and not isinstance(folder.at, Path):
+        content = folder.read(name)  # the transfer may have damaged it
     if written and digest(content)[:32] != written:
-        if isinstance(folder.at, Path):
-            return None
-        # The transfer may have damaged it.
-        content = folder.read(name)
-        if digest(content)[:32] != written:
-            return None
+        return None
     try:
         if written:
             frame = pl.read_parquet(io.BytesIO(content))
@@ -140,8 +137,8 @@ def _in_full(frame: pl.DataFrame) -> pl.DataFrame:
     if not {OUTPUT, CONFIDENCE} <= set(frame.columns) or THOUGHT in frame.columns:
         return frame
     written = ~pl.col(OUTPUT).str.contains(rf"(?s)^\s*({THINK[0]}.*)?$")
-    kept = frame.filter(written | pl.col(CONFIDENCE).is_not_null())
-    return kept.with_columns(pl.col(OUTPUT).str.normalize("NFC"))
+    frame = frame.filter(written | pl.col(CONFIDENCE).is_not_null())
+    return frame.with_columns(pl.col(OUTPUT).str.normalize("NFC"))
 
 
 def keys_of(folder: Folder, name: str) -> pl.Series | None:
@@ -172,8 +169,7 @@ class KeyMemory:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._total = 0
+        self._most, self._total = most, 0
         self._files: OrderedDict[tuple[str, str], npt.NDArray[np.uint64]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -213,8 +209,7 @@ FEW = 64
 LARGE = 8 << 20
 # Bytes of files that ``tidy`` merges into one file; in memory the tables are a few times larger.
 TOGETHER = 32 << 20
-# At most so often a folder is listed again because files were gone: merges are rarer than that. Also the number of
-# listings whose changes a process remembers.
+# At most so often a folder is listed again because files were gone: merges are rarer than that.
 _LISTINGS = 20
 # Keys that a process remembers, of files that several calls of ``find`` search: 128 MiB.
 _REMEMBERED = 1 << 24
@@ -223,12 +218,7 @@ _MEMORY = KeyMemory(_REMEMBERED)
 
 
 class StoredReads(NamedTuple):
-    """Stored reads of one reader.
-
-    Attributes:
-        reads: the reads table, one row per key.
-        damaged: new places of damaged files, without credentials; their reads are not used.
-    """
+    """Stored reads of one reader, one row per key, and new places of damaged files, whose reads are not used."""
 
     reads: pl.DataFrame
     damaged: Sequence[str]
@@ -247,18 +237,19 @@ class Listing:
         low, high = self._spans
         inside = np.flatnonzero((low < span[1]) & (high > span[0]))
         names = {*came, *(self.names[place] for place in inside)}
-        return Listing(self.folder, tuple(sorted(names)), self.made)
+        return replace(self, names=tuple(sorted(names)))
 
     def inside(self, span: Range) -> Listing:
         """Only the files with a span that lies within these buckets."""
         low, high = self._spans
-        known = np.array([span_of(name) is not None for name in self.names], dtype=bool)
-        inside = np.flatnonzero(known & (low >= span[0]) & (high <= span[1]))
-        return Listing(self.folder, tuple(self.names[place] for place in inside), self.made)
+        inside = np.flatnonzero((low >= span[0]) & (high <= span[1]))
+        return replace(self, names=tuple(self.names[place] for place in inside))
 
     @cached_property
     def _spans(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        spans = [span_of(name) or (0, BUCKETS) for name in self.names]
+        spans = [
+            span_of(name) or (-1, BUCKETS) for name in self.names
+        ]  # inside no span, if unknown
         low, high = np.array(spans, dtype=np.int64).reshape(-1, 2).T
         return low, high
 
@@ -300,9 +291,7 @@ def find(listing: Listing, keys: pl.Series, span: Range | None = None) -> Stored
     """
     folder = listing.folder
     sought = keys.unique().alias(READ_KEY).to_frame()
-    frames: list[pl.DataFrame] = []
-    damaged: list[str] = []
-    gone: set[str] = set()
+    frames, damaged, gone = list[pl.DataFrame](), list[str](), set[str]()
     for name in _each(listing, span or (0, BUCKETS), gone):
         if sought.is_empty():
             break
@@ -330,7 +319,7 @@ def compact(
         span: span of the merged file, which covers the spans of all files; None if a file has no span.
 
     Returns:
-        new places of damaged files, as in ``StoredReads``.
+        new places of damaged files.
 
     Raises:
         InputError: a file of the store cannot be read, has other columns, or is a damaged file of an earlier version.
@@ -352,10 +341,8 @@ def tidy(store: Folder, fingerprint: str) -> list[str]:
     """Merge files without a span if there are more than ``FEW``, so that a job opens few files.
 
     Files of any age are merged: another job that needs one finds its heir, and clocks of several machines and an object
-    store cannot be compared. Files that cannot be written or deleted stay unmerged.
-
-    Returns:
-        new places of damaged files, as in ``StoredReads``.
+    store cannot be compared. Files that cannot be written or deleted stay unmerged. Returns the new places of damaged
+    files.
     """
     folder = store / fingerprint
     sizes = {
@@ -376,9 +363,7 @@ def tidy(store: Folder, fingerprint: str) -> list[str]:
 
 
 def _groups(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
-    """Names in order, in groups that end once their sizes reach ``most`` in total."""
-    group: list[str] = []
-    total = 0
+    group, total = list[str](), 0
     for name, size in sizes.items():
         group.append(name)
         total += size
@@ -390,8 +375,7 @@ def _groups(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
 
 def _tables(folder: Folder, names: Sequence[str]) -> tuple[dict[str, pl.DataFrame], list[str]]:
     """The tables of existing files, by name, and the new places of damaged files."""
-    read: dict[str, pl.DataFrame] = {}
-    damaged: list[str] = []
+    read, damaged = dict[str, pl.DataFrame](), list[str]()
     for name, content in folder.read_each(names):
         if content is None:
             continue
@@ -408,12 +392,11 @@ def _tables(folder: Folder, names: Sequence[str]) -> tuple[dict[str, pl.DataFram
 
 def _among(folder: Folder, name: str, sought: pl.DataFrame, *, again: bool) -> pl.DataFrame | None:
     """The sought reads in a file; None if the file is damaged, a FileNotFoundError if it is gone."""
-    wanted = sought[READ_KEY]
-    may_have = _MEMORY.may_have(folder, name, wanted)
+    may_have = _MEMORY.may_have(folder, name, sought[READ_KEY])
     if may_have is None and (keys := keys_of(folder, name)) is not None:
         if again:
             _MEMORY.remember(folder, name, keys)
-        may_have = bool(wanted.is_in(keys.implode()).any())
+        may_have = bool(sought[READ_KEY].is_in(keys.implode()).any())
     if may_have is False:
         return tables.empty(tables.READS)
     reads = table_of(folder, name, folder.read(name))
@@ -421,33 +404,30 @@ def _among(folder: Folder, name: str, sought: pl.DataFrame, *, again: bool) -> p
 
 
 @dataclass
-class _Since:
+class _Changes:
     """Changes to a listing in this process: missing files, and a newer listing."""
 
     gone: set[str] = field(default_factory=set)
     newer: Listing | None = None
 
 
-# Changes of the last few listings, by ``Listing.made``.
-_SINCE: OrderedDict[str, _Since] = OrderedDict()
+@lru_cache(maxsize=20)
+def _changes(made: str) -> _Changes:
+    """The changes of one of the last few listings, by ``Listing.made``."""
+    return _Changes()
 
 
 def _each(listing: Listing, span: Range, gone: set[str]) -> Iterator[str]:
     """The files that may have reads of a span; newer files too once the caller adds a file to ``gone``."""
-    since = _SINCE.setdefault(listing.made, _Since())
-    while len(_SINCE) > _LISTINGS:
-        _SINCE.popitem(last=False)
-    listed = listing.within(span).names
-    names = [name for name in listed if name not in since.gone]
-    if len(names) < len(listed) and since.newer is not None:
-        came = since.newer.within(span).names
-        names = sorted({*names, *(name for name in came if name not in since.gone)})
-    given: set[str] = set()
+    changes, names, seen = _changes(listing.made), {*listing.within(span).names}, set[str]()
+    if changes.newer is not None and not names.isdisjoint(changes.gone):
+        names.update(changes.newer.within(span).names)
+    names -= changes.gone
     for _ in range(_LISTINGS):
-        yield from names
-        given.update(names)
+        yield from sorted(names)
+        seen |= names
         if gone.isdisjoint(names):
             return
-        since.gone |= gone
-        since.newer = Listing(listing.folder, tuple(names_of(listing.folder)), listing.made)
-        names = [name for name in since.newer.within(span).names if name not in given]
+        changes.gone |= gone
+        changes.newer = replace(listing, names=tuple(names_of(listing.folder)))
+        names = {*changes.newer.within(span).names} - seen

@@ -24,7 +24,7 @@ EARLIER = Path(__file__).parent / "earlier_store"
 @pytest.fixture(params=["path", "address"])
 def place(request, tmp_path, monkeypatch):
     monkeypatch.setattr(store, "_MEMORY", store.KeyMemory(store._REMEMBERED))
-    store._SINCE.clear()
+    store._changes.cache_clear()
     if request.param == "path":
         return folder_at(tmp_path / "store")
     return folder_at(f"memory://{tmp_path.name}/store")

@@ -79,24 +79,23 @@ class ServerSettings(CheckedSettings):
                 "server.variable",
             )
         lacking = [f"`{name}`" for name in self._prices if getattr(self, name) is None]
-        given = [f"`{name}`" for name in self._prices if f"`{name}`" not in lacking]
+        present = [f"`{name}`" for name in self._prices if f"`{name}`" not in lacking]
         if self.max_cost is not None and lacking and getattr(self, "price_per_hour", None) is None:
             raise InputError(
                 f"`max_cost` without {' and '.join(lacking)}",
                 "give the prices of a million tokens, or that of an hour, or bound tokens with `max_tokens`",
                 "server.prices",
             )
-        if lacking and given:
-            raise InputError(
-                f"{given[0]} without {lacking[0]}", "give both prices", "server.prices"
-            )
+        if lacking and present:
+            problem = f"{present[0]} without {lacking[0]}"
+            raise InputError(problem, "give both prices", "server.prices")
         if self.base_url is not None:
             _refuse_address(self.base_url, "`base_url`")
 
     def server(self) -> "ApiSettings":
         """These settings for requests that return vectors, without output tokens."""
-        given = {one.name: getattr(self, one.name) for one in fields(ServerSettings)}
-        return ApiSettings(**given, price_out=None if self.price_in is None else 0.0)
+        values = {setting.name: getattr(self, setting.name) for setting in fields(ServerSettings)}
+        return ApiSettings(**values, price_out=None if self.price_in is None else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,17 +169,17 @@ class ApiSettings(ServerSettings):
 
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their defaults."""
-        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
-        return {name: value for name, (value, default) in values.items() if value != default}
+        defaults = {setting.name: setting.default for setting in fields(self)}
+        return {name: value for name, value in vars(self).items() if value != defaults[name]}
 
     def cost(self, prompt: float, output: float, seconds: float | None = None) -> float | None:
         """Cost of tokens, plus the price of ``seconds`` of all actors if given; None without prices."""
-        of_tokens = None
+        cost = None
         if self.price_in is not None and self.price_out is not None:
-            of_tokens = (prompt * self.price_in + output * self.price_out) / 1e6
+            cost = (prompt * self.price_in + output * self.price_out) / 1e6
         if self.price_per_hour is None or seconds is None:
-            return of_tokens
-        return (of_tokens or 0.0) + seconds * self.price_per_hour / HOUR
+            return cost
+        return (cost or 0.0) + seconds * self.price_per_hour / HOUR
 
     def require_server(self, what: str) -> None:
         """Refuse an unusable server before a request for ``what``; credentials in its address are masked.
@@ -190,8 +189,8 @@ class ApiSettings(ServerSettings):
         """
         _refuse_address(self.address, "`base_url`" if self.base_url else ADDRESS_VARIABLE)
         require(what, "api")
-        wanted = self.address == _DEFAULT_ADDRESS or self.api_key_env != KEY_VARIABLE
-        if wanted and not self.key:
+        needs_key = self.address == _DEFAULT_ADDRESS or self.api_key_env != KEY_VARIABLE
+        if needs_key and not self.key:
             raise InputError(
                 f"{self.api_key_env} is not set, and {self.host} wants a key",
                 "set it in the environment, or give `base_url` for a server of your own",

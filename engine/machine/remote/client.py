@@ -6,6 +6,7 @@ import email.utils
 import itertools
 import json
 import math
+import operator
 import os
 import random
 import re
@@ -210,12 +211,12 @@ class Client:
                 raise StoppedAskingError(reason, remedy) from None
             raise _PassingError(reason, reached=False) from None
         except openai.APIStatusError as error:
-            raise self._of_status(error) from None
+            raise self._error_of(error) from None
         shown = self._shown(content[:4096].decode("utf-8", "replace"))[:80]
         try:
             parsed = json.loads(content, parse_int=_whole)
             if (within := _error_within(parsed, response)) is not None:
-                raise self._of_status(within)
+                raise self._error_of(within)
             if spec.embeds:
                 used = _usage(parsed.get("usage"))
                 return Answer(None, used, "", None, "", vectors=list(parsed["data"]))
@@ -232,19 +233,17 @@ class Client:
             reason = f"{self._host} answers with {kind} as the protocol has it: {shown}"
             raise UnansweredError(reason) from None
         except RecursionError:
-            raise UnansweredError(
-                f"{self._host} answers with JSON that is nested too deep"
-            ) from None
+            reason = f"{self._host} answers with JSON that is nested too deep"
+            raise UnansweredError(reason) from None
 
-    def _of_status(self, error: openai.APIStatusError) -> Exception:
+    def _error_of(self, error: openai.APIStatusError) -> Exception:
         try:
             reason = self._shown(f"status {error.status_code}{self._via}: {_message(error)}")
         except RecursionError:
             reason = f"status {error.status_code}{self._via}"
         if str(error.code) in _NO_CREDIT:
-            return StoppedAskingError(
-                f"{self._host} answers no more ({reason})", "run again when there is credit"
-            )
+            problem = f"{self._host} answers no more ({reason})"
+            return StoppedAskingError(problem, "run again when there is credit")
         if error.status_code in _FINAL:
             remedy = f"give a key that may ask this in the environment, as {self._key_variable}"
             if error.status_code == 404:
@@ -253,11 +252,10 @@ class Client:
                 remedy = self._remedy
             return StoppedAskingError(f"{self._host} refuses what it is asked ({reason})", remedy)
         if error.status_code in _PASSING or not 400 <= error.status_code < 500:
-            wait = asked_wait(error.response.headers)
+            wait = requested_wait(error.response.headers)
             if wait is not None and wait > LONGEST_ASKED:
-                return StoppedAskingError(
-                    f"{self._host} asks to wait {wait:.0f} s ({reason})", "run again then"
-                )
+                problem = f"{self._host} asks to wait {wait:.0f} s ({reason})"
+                return StoppedAskingError(problem, "run again then")
             return _PassingError(reason, wait)
         return RefusedError(reason, str(error.param or ""))
 
@@ -283,9 +281,9 @@ def _refuse_headers(headers: Mapping[str, Any]) -> None:
     """Refuse invalid headers that the openai client takes from the environment."""
     for name, value in headers.items():
         if isinstance(value, str) and not all(" " <= letter <= "~" for letter in name + value):
-            given = [one for one, text in os.environ.items() if value in text and "OPENAI" in one]
+            names = [key for key, text in os.environ.items() if value in text and "OPENAI" in key]
             raise InputError(
-                f"{listed(given) or 'the environment'} gives requests a header that is not of printable ASCII characters",
+                f"{listed(names) or 'the environment'} gives requests a header that is not of printable ASCII characters",
                 "correct it, or unset it",
                 "server.header",
             )
@@ -305,18 +303,18 @@ def _message(error: openai.APIStatusError) -> str:
 def _error_within(content: Any, response: Any) -> openai.APIStatusError | None:
     """An error in the body of a response with status 200, or in a choice, as an error of its own status."""
     choices = content.get("choices") if isinstance(content, dict) else None
-    for one in (content, *(choices if isinstance(choices, list) else ())):
-        error = one.get("error") if isinstance(one, dict) else None
-        if error and isinstance(error, dict | str):
-            body = error if isinstance(error, dict) else {"message": error}
-            found = openai.APIStatusError("", response=response, body=body)
+    for part in (content, *(choices if isinstance(choices, list) else ())):
+        body = part.get("error") if isinstance(part, dict) else None
+        if body and isinstance(body, dict | str):
+            body = body if isinstance(body, dict) else {"message": body}
+            error = openai.APIStatusError("", response=response, body=body)
             if re.fullmatch("[45][0-9]{2}", code := str(body.get("code"))):
-                found.status_code = int(code)
-            return found
+                error.status_code = int(code)
+            return error
     return None
 
 
-def asked_wait(headers: Mapping[str, str]) -> float | None:
+def requested_wait(headers: Mapping[str, str]) -> float | None:
     """Seconds to wait before the next request, from a server's headers; None if not stated."""
     for name, scale in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         value = headers.get(name)
@@ -374,17 +372,19 @@ def _usage(content: Any, *, answered: bool = False) -> Usage | None:
     if not isinstance(content, dict):
         return None
 
-    def of(*names: str) -> Any:
+    def first(*names: str) -> Any:
         return next((content[name] for name in names if content.get(name)), None)
 
-    of_prompt = of("prompt_tokens_details", "input_tokens_details")
-    of_output = of("completion_tokens_details", "output_tokens_details")
+    def detail(name: str, *details: str) -> Any:
+        record = first(*details)
+        return record.get(name) if isinstance(record, dict) else 0
+
     reported = (
-        of("prompt_tokens", "input_tokens"),
-        of("completion_tokens", "output_tokens"),
-        of("total_tokens"),
-        of_prompt.get("cached_tokens") if isinstance(of_prompt, dict) else 0,
-        of_output.get("reasoning_tokens") if isinstance(of_output, dict) else 0,
+        first("prompt_tokens", "input_tokens"),
+        first("completion_tokens", "output_tokens"),
+        first("total_tokens"),
+        detail("cached_tokens", "prompt_tokens_details", "input_tokens_details"),
+        detail("reasoning_tokens", "completion_tokens_details", "output_tokens_details"),
     )
     # Python's JSON has NaN and infinities.
     known = [n for n in reported if n is not None]
@@ -402,7 +402,7 @@ def _tokens(content: Any) -> list[tuple[str, float]] | None:
     """Tokens with log-probabilities: as records in chats, as records or two lists in completions."""
     if not isinstance(content, dict):
         return None
-    pairs = [(one.get("token"), one.get("logprob")) for one in content.get("content") or ()]
+    pairs = [(part.get("token"), part.get("logprob")) for part in content.get("content") or ()]
     pairs += zip(content.get("tokens") or (), content.get("token_logprobs") or (), strict=False)
     logs = [math.nan if log is None or not float(log) <= _SURE else float(log) for _, log in pairs]
     return [(str(text), log) for (text, _), log in zip(pairs, logs, strict=True)] or None
@@ -412,19 +412,16 @@ def _likeliest(content: Any) -> dict[str, float] | None:
     """Log-probabilities of the first token, from chats' records or a dictionary; None if any is invalid."""
     if not isinstance(content, dict):
         return None
-    if of_tokens := content.get("content"):
-        listed = of_tokens[0].get("top_logprobs") or [of_tokens[0]]
-        pairs = [(str(one["token"]), float(one["logprob"])) for one in listed]
-    elif of_tokens := content.get("top_logprobs"):
-        pairs = [(str(token), float(value)) for token, value in of_tokens[0].items()]
+    if tokens := content.get("content"):
+        records = tokens[0].get("top_logprobs") or [tokens[0]]
+        pairs = [(str(record["token"]), float(record["logprob"])) for record in records]
+    elif tokens := content.get("top_logprobs"):
+        pairs = [(str(token), float(value)) for token, value in tokens[0].items()]
     else:
         return None
-    found: dict[str, float] = {}
-    for token, value in pairs:  # of two tokens with one text, the likelier one counts
-        if math.isnan(value) or value > _SURE:
-            return None
-        found[token] = max(value, found.get(token, -math.inf))
-    return found or None
+    if not all(value <= _SURE for _, value in pairs):  # NaN is none either
+        return None
+    return dict(sorted(pairs, key=operator.itemgetter(1))) or None  # of equal texts, the likelier
 
 
 def names_parameter(error: RefusedError, name: str, *, anywhere: bool = False) -> bool:

@@ -39,8 +39,8 @@ class Batch:
     """
 
     def __init__(self, settings: ApiSettings) -> None:
-        given, self._out = settings.batch_in, settings.batch_out
-        self._in = (given,) if isinstance(given, Path) else given
+        files, self._out = settings.batch_in, settings.batch_out
+        self._in = (files,) if isinstance(files, Path) else files
         # By their name: the model, and the line of the file.
         self._requests: dict[str, tuple[str, str]] = {}
         self._lock = threading.Lock()
@@ -162,12 +162,11 @@ class StoppedAskingError(Exception):
 
 @dataclass
 class Ticket:
-    """A request, started ``at`` a time and ``ended`` at its answer or failure; its minute counts ``held`` tokens."""
+    """A request, ``ended`` at its answer or failure; its minute counts so many ``tokens``."""
 
     expected: Usage
     size: int
-    at: float = 0.0
-    held: int = 0
+    tokens: int
     ended: float = math.inf
 
 
@@ -193,8 +192,8 @@ class Limits:
         self._ended = threading.Event()
         self._sleep = sleep or self._ended.wait
         self._lock = threading.Lock()
-        # Requests that ended in the last minute, in order; and open requests. A server counts a request on arrival,
-        # which is between its start and its end.
+        # Requests that ended in the last minute, in order; and open requests. A server counts a request on its
+        # arrival, between start and end.
         self._recent: deque[Ticket] = deque(after.counting() if after else ())
         self._open: list[Ticket] = []
         self._paused_until = -math.inf
@@ -229,7 +228,7 @@ class Limits:
         """Requests that count in this minute; open requests as if they ended now."""
         with self._lock:
             now = self._clock()
-            return [*self._recent, *(replace(one, ended=now) for one in self._open)]
+            return [*self._recent, *(replace(ticket, ended=now) for ticket in self._open)]
 
     def take(self, size: int, output: int) -> Ticket:
         """Wait until a request may start, with a prompt of ``size`` bytes and an answer of at most ``output`` tokens.
@@ -241,10 +240,9 @@ class Limits:
             with self._lock:
                 expected = Usage(self._estimate(size), output + self._beyond)
                 most = max(expected.prompt, math.ceil(size * self._densest))
-                ticket = Ticket(expected, size, held=most + expected.output)
+                ticket = Ticket(expected, size, most + expected.output)
                 wait = self._wait(ticket)
                 if wait <= 0:
-                    ticket.at = self._clock()
                     self._open.append(ticket)
                     return ticket
             self.sleep(min(wait, _NAP))
@@ -263,9 +261,10 @@ class Limits:
             ticket.ended = self._clock()
             reserved, ticket.expected = ticket.expected, used or Usage()
             self.spent = self.spent.plus(ticket.expected)
-            # The server may have counted the work of an unanswered request.
-            ticket.held = ticket.held if used is None else used.total
-            if used is None or not calibrates:
+            if used is None:  # the server may have counted the work of an unanswered request
+                return
+            ticket.tokens = used.total
+            if not calibrates:
                 return
             self.ended += ticket.size
             if used is not reserved:  # else the server reported no usage
@@ -311,12 +310,14 @@ class Limits:
 
     def _wait(self, ticket: Ticket) -> float:
         """Estimated seconds until a request may start; 0 or less for now."""
-        expected = ticket.expected
-        for one in self._open:
-            expected = expected.plus(one.expected)
-        if bound := self.passed(self.spent.plus(expected)):
+        expected = self.spent
+        for other in (*self._open, ticket):
+            expected = expected.plus(other.expected)
+        if bound := self.passed(expected):
             if not self._open:
-                problem = f"{self.used()} are used, and {bound}"
+                cost = self.settings.cost(self.spent.prompt, self.spent.output)
+                price = "" if cost is None else f" for {cost:.4g}"
+                problem = f"{self.spent.total:,} tokens{price} are used, and {bound}"
                 raise StoppedAskingError(problem, "raise it", BoundError)
             return _NAP / 20  # open requests may use less than their maximum
         now = self._clock()
@@ -325,21 +326,21 @@ class Limits:
         waits = [self._paused_until - now]
         minute = [*self._recent, *self._open]
         if most := self.settings.requests_per_minute:
-            waits.append(self._until_without(len(minute) + 1 - most, lambda one: 1))
+            waits.append(self._until_without(len(minute) + 1 - most, lambda _: 1))
         # A request with more tokens than a minute allows goes alone.
         if minute and (most := self.settings.tokens_per_minute):
-            surplus = sum(one.held for one in minute) + ticket.held - most
-            waits.append(self._until_without(surplus, lambda one: one.held))
+            surplus = sum(other.tokens for other in (*minute, ticket)) - most
+            waits.append(self._until_without(surplus, operator.attrgetter("tokens")))
         return max(waits)
 
     def _until_without(self, surplus: int, counts: Callable[[Ticket], int]) -> float:
         """Seconds until requests with a total count of ``surplus`` have left the last minute."""
         now, wait = self._clock(), -math.inf
-        for one in self._recent:
+        for ticket in self._recent:
             if surplus <= 0:
                 return wait
-            surplus -= counts(one)
-            wait = one.ended + _MINUTE - now
+            surplus -= counts(ticket)
+            wait = ticket.ended + _MINUTE - now
         # The minute of an open request has not begun.
         return _MINUTE if surplus > 0 and self._open else wait
 
@@ -370,12 +371,6 @@ class Limits:
             return f"`max_tokens` is {most_tokens:,}"
         cost = self.settings.cost(usage.prompt, usage.output, seconds) or 0.0
         return f"`max_cost` is {most_cost:g}" if most_cost is not None and cost > most_cost else ""
-
-    def used(self) -> str:
-        """Tokens, and their price, in words."""
-        cost = self.settings.cost(self.spent.prompt, self.spent.output)
-        price = "" if cost is None else f" for {cost:.4g}"
-        return f"{self.spent.total:,} tokens{price}"
 
 
 _LIMITS: dict[ApiSettings, Limits] = {}

@@ -25,16 +25,11 @@ from engine.reading.remote.specify import TRIAL, PromptSize
 
 
 class Reply(NamedTuple):
-    """The result of a read.
-
-    Attributes:
-        computed: tokens of the prompt that were not in the server's cache.
-        answered: whether the server responded, even by refusing the request.
-    """
+    """The result of a read, with the number of prompt tokens that were not in the server's cache."""
 
     output: ReadOutput
     computed: int = 0
-    answered: bool = True
+    answered: bool = True  # even if the server refused the request
 
 
 class ApiReader:
@@ -55,12 +50,12 @@ class ApiReader:
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Send the prompts of reads, some at a time. See ``engine.reading.protocol.Reader``."""
         with ThreadPoolExecutor(self._api.settings.concurrency) as threads:
-            return [done.output for done in threads.map(self.ask, inputs)]
+            return [reply.output for reply in threads.map(self.ask, inputs)]
 
     def ask(self, inputs: Sequence[str]) -> Reply:
         """Request a read; a StoppedAskingError if no further requests are possible."""
         if self._api.settings.is_batch:
-            return self._of_batch(inputs)
+            return self._reply_in_batch(inputs)
         text, most = "".join(inputs), self._spec.most_new_tokens
         try:
             answer = self._client.ask(self._api, text, most, on_retry=self._retried)
@@ -69,7 +64,7 @@ class ApiReader:
             return Reply(ReadOutput.failed(str(error)), answered=isinstance(error, RefusedError))
         return self._reply(answer, inputs)
 
-    def _of_batch(self, inputs: Sequence[str]) -> Reply:
+    def _reply_in_batch(self, inputs: Sequence[str]) -> Reply:
         answer = self._limits.batch.answer(self._api, "".join(inputs))
         if isinstance(answer, str):
             return Reply(ReadOutput.failed(answer))
@@ -89,17 +84,12 @@ class ApiReader:
             named, first = (answer.model, answer.server), (self._api.named, self._api.server)
             self.stats.changed_servers += named != first
             self._limits.seen[self._api.model].add(named)
-        if self._spec.scores == "target":
-            output = self._target(answer, used, inputs[-1])
-        else:
-            output = self._output(answer, used)
-            if self._spec.scores:
-                output = with_own(output, [log for _, log in answer.tokens or ()])
+        output = self._output(answer, used, inputs[-1])
+        if self._spec.scores == "own":
+            output = with_own(output, [log for _, log in answer.tokens or ()])
         return Reply(replace(output, seconds=answer.seconds), computed)
 
     def _target(self, answer: Answer, used: Usage, target: str) -> ReadOutput:
-        if (broken := _broken(answer, used)) is not None:
-            return broken
         logs = following(answer.tokens or (), target)
         if logs is None:
             reason = "the server gives no log-probabilities of tokens that are the text to score"
@@ -122,9 +112,11 @@ class ApiReader:
         with self._lock:
             self.stats.retried += 1
 
-    def _output(self, answer: Answer, used: Usage) -> ReadOutput:
+    def _output(self, answer: Answer, used: Usage, target: str = "") -> ReadOutput:
         if (broken := _broken(answer, used)) is not None:
             return broken
+        if self._spec.scores == "target":
+            return self._target(answer, used, target)
         if self._spec.choices:
             return self._choice(answer, used)
         if answer.text is None and not answer.thought:
@@ -147,14 +139,12 @@ class ApiReader:
         return output
 
     def _choice(self, answer: Answer, used: Usage) -> ReadOutput:
-        choices, likeliest = self._spec.choices, answer.likeliest
-        made = None if likeliest is None else choose(choices, likeliest)
-        if made is None:
-            listed = "gives no log-probabilities"
-            if likeliest is not None:
-                listed = f"lists {len(likeliest)} first tokens, none of which begins a choice"
-            return ReadOutput.failed(f"the server {listed}", prompt_tokens=used.prompt)
-        return chosen(*made, used.prompt, truncated=False)
+        likeliest, reason = answer.likeliest, "gives no log-probabilities"
+        if likeliest is not None:
+            if choice := choose(self._spec.choices, likeliest):
+                return chosen(*choice, used.prompt, truncated=False)
+            reason = f"lists {len(likeliest)} first tokens, none of which begins a choice"
+        return ReadOutput.failed(f"the server {reason}", prompt_tokens=used.prompt)
 
 
 def _broken(answer: Answer, used: Usage) -> ReadOutput | None:

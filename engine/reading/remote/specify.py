@@ -60,34 +60,6 @@ def specify_api(
     if tried:
         settings.require_server(f"reader {name!r}")
     template = read_template(ask.prompt or _STYLES[settings.endpoint], ask.task)
-    _refuse_template(template, name, settings)
-    made = make_prompt(template, ask.task, "causal", "in-prompt", controls=COMMON)
-    output = 1 if template.choices else made.max_new_tokens
-    api = ApiSpec(
-        model=model,
-        settings=settings,
-        system=template.system,
-        parameters=_written(_parameters(template, settings, output, scores)),
-    )
-    if scores == "target" and settings.endpoint == "chat":
-        raise _no_log_probabilities(name, api)
-    if tried:
-        api = _tried(name, api, template, output, scores)
-    spec = ReaderSpec(
-        max_new_tokens=made.max_new_tokens,
-        stop=template.stop,
-        name=name,
-        choices=template.choices,
-        thought=api.thought or template.thought,
-        room=max(0, api.sent[_most(api)] - output),
-        shared_prefix=made.prefix,
-        engine="openai",
-        api=api,
-    )
-    return spec, made
-
-
-def _refuse_template(template: Template, name: str, settings: ApiSettings) -> None:
     if template.max_input_tokens:
         raise InputError(
             f"max_input_tokens with {name!r}: a server's tokens are not known here, nothing is cut",
@@ -102,6 +74,26 @@ def _refuse_template(template: Template, name: str, settings: ApiSettings) -> No
             "server.endpoint",
             path=template.path,
         )
+    prompt = make_prompt(template, ask.task, "causal", "in-prompt", controls=COMMON)
+    output = 1 if template.choices else prompt.max_new_tokens
+    parameters = _written(_parameters(template, settings, output, scores))
+    api = ApiSpec(model=model, settings=settings, system=template.system, parameters=parameters)
+    if scores == "target" and settings.endpoint == "chat":
+        raise _no_log_probabilities(name, api)
+    if tried:
+        api = _tried(name, api, template, output, scores)
+    spec = ReaderSpec(
+        max_new_tokens=prompt.max_new_tokens,
+        stop=template.stop,
+        name=name,
+        choices=template.choices,
+        thought=api.thought or template.thought,
+        room=max(0, api.sent[_most(api)] - output),
+        shared_prefix=prompt.prefix,
+        engine="openai",
+        api=api,
+    )
+    return spec, prompt
 
 
 def _parameters(
@@ -162,7 +154,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
     parts = Rule(template.stop, settings.endpoint == "chat", tags).parts(text)
     opened = parts.thought is not None and not text.lstrip().startswith(tags[0])
     is_cut = writes and ended_by(answer.finish) == "length" and not parts.is_ended
-    trial = replace(
+    limits.known[api] = replace(
         trial,
         server=answer.server,
         named=answer.model,
@@ -172,8 +164,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
         thought=None if tags == template.thought else tags,
         trial_tokens=answer.usage.prompt if answer.usage else 0,
     )
-    limits.known[api] = trial
-    return trial
+    return limits.known[api]
 
 
 def _first_answer(

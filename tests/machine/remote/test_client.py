@@ -23,7 +23,7 @@ from engine.machine.remote.client import (
     RefusedError,
     UnansweredError,
     answer_of,
-    asked_wait,
+    requested_wait,
 )
 from engine.machine.remote.limits import Limits, StoppedAskingError, Usage
 from engine.messages.errors import InputError
@@ -405,15 +405,15 @@ def test_log_probabilities_that_are_none_are_no_label(value):
 
 
 def test_waits_are_read_from_seconds_milliseconds_and_dates():
-    assert asked_wait({"retry-after": "2.5"}) == 2.5
-    assert asked_wait({"retry-after-ms": "300", "retry-after": "9"}) == pytest.approx(0.3)
+    assert requested_wait({"retry-after": "2.5"}) == 2.5
+    assert requested_wait({"retry-after-ms": "300", "retry-after": "9"}) == pytest.approx(0.3)
     soon = email.utils.formatdate(time.time() + 100, usegmt=True)
-    assert 90 < asked_wait({"retry-after": soon}) <= 100
-    assert asked_wait({"retry-after": "-3"}) == 0
-    assert asked_wait({"retry-after": "soon"}) is None
+    assert 90 < requested_wait({"retry-after": soon}) <= 100
+    assert requested_wait({"retry-after": "-3"}) == 0
+    assert requested_wait({"retry-after": "soon"}) is None
     for never in ("nan", "inf", "1e999", "Mon, 01 Jan 99999 00:00:00 GMT"):
-        assert asked_wait({"retry-after": never}) is None
-    assert asked_wait({}) is None
+        assert requested_wait({"retry-after": never}) is None
+    assert requested_wait({}) is None
 
 
 def test_log_probabilities_are_read_as_every_server_writes_them():

@@ -34,7 +34,7 @@ def limits(**settings):
 def ask(made, size=0, output=0, used=None):
     ticket = made.take(size, output)
     made.settle(ticket, used or Usage())
-    return ticket.at
+    return ticket.ended  # the clock stands between start and end
 
 
 def refusal(call, *given):
