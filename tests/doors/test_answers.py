@@ -14,7 +14,6 @@ from engine.machine.remote import client, limits
 from engine.machine.remote.api_settings import ApiSettings, ApiSpec
 from engine.machine.remote.client import answer_of
 from engine.reading.answers import ended_by, rule_of
-from engine.reading.models import causal
 from engine.reading.models.decoding import Continuation, Writer
 from engine.reading.models.tokenizing import PromptRead
 from engine.reading.outputs import count_outputs, cut_notes, merge_outputs
@@ -108,7 +107,7 @@ def test_own_loops_know_what_ended_an_answer(text, expected):
         if not writer.write([answer], logits_for(letter)):
             break
     read = PromptRead([1])
-    assert told(causal._output(read, answer, rule_of(asked))) == expected
+    assert told(answer.output(read, rule_of(asked))) == expected
 
 
 @pytest.mark.parametrize(

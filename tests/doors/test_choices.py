@@ -11,7 +11,7 @@ from engine.machine.remote.api_settings import ApiSettings, ApiSpec
 from engine.machine.remote.client import Answer
 from engine.machine.remote.limits import Usage
 from engine.reading.answers import NOT_MEANT, given, rule_of
-from engine.reading.models import decoding, encoder_decoder
+from engine.reading.models import decoding
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
 from engine.reading.models.tokenizing import PromptRead
@@ -49,8 +49,7 @@ def test_own_loops(kind, architecture, models, monkeypatch):  # noqa: F811
     for token, probability in zip((*tokens, 50), probabilities, strict=True):
         logits[0, token] = math.log(probability)
     choose = decoding.choose
-    for module in (decoding, encoder_decoder):
-        monkeypatch.setattr(module, "choose", lambda _, *more: choose(logits, *more))
+    monkeypatch.setattr(decoding, "choose", lambda _, *more: choose(logits, *more))
     reader = CausalReader if architecture == "causal" else EncoderDecoderReader
     asked = spec_of(models[architecture], architecture=architecture)
     asked = replace(asked, choices=choices_of(probabilities))

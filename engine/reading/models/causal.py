@@ -19,7 +19,7 @@ from transformers import PretrainedConfig
 
 from engine.machine import batching, device
 from engine.machine.model_files import end_tokens, refusals, shared_model, tokenizer_and_config
-from engine.reading.answers import Rule, chosen, rule_of, scored, with_own
+from engine.reading.answers import Rule, rule_of
 from engine.reading.models import attention, continuing, layers
 from engine.reading.models.decoding import Continuation, Writer
 from engine.reading.models.packed import PackedModel, WindowedModel
@@ -247,25 +247,14 @@ class _Call:
         self.refused, self.written, self.passes, self.failed = {}, {}, None, True
 
     def outputs(self, rule: Rule) -> list[ReadOutput]:
-        return [
-            self.refused[i] if i in self.refused else _output(read, self.written[i], rule)
-            for i, read in enumerate(self.reads)
-        ]
-
-
-def _output(read: PromptRead, result: Continuation | str, rule: Rule) -> ReadOutput:
-    if isinstance(result, str):
-        return ReadOutput.failed(result, prompt_tokens=read.length)
-    length, truncated = read.length, read.truncated
-    if read.scored is not None:
-        return scored(read.scored, result.logs, length, truncated=truncated)
-    tokens = len(result.tokens)
-    if result.confidence is None:
-        ended = "length" if result.is_cut else "end"
-        output = rule.output(result.text, length, tokens, truncated=truncated, ended=ended)
-        return with_own(output, result.logs)
-    choice = result.text, result.confidence, result.mass
-    return chosen(*choice, length, truncated=truncated)
+        outputs = dict(self.refused)
+        for i, answer in self.written.items():
+            read = self.reads[i]
+            if isinstance(answer, str):
+                outputs[i] = read.failed(answer)
+            else:
+                outputs[i] = answer.output(read, rule)
+        return [outputs[i] for i in range(len(self.reads))]
 
 
 def _window(config: PretrainedConfig) -> int | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +19,12 @@ import torch
 from transformers import GenerationConfig
 
 from engine.messages.errors import InputError
-from engine.reading.answers import INCOMPLETE, Rule, rule_of
-from engine.reading.models.tokenizing import Tokenizer
-from engine.reading.protocol import ReaderSpec
+from engine.reading.answers import INCOMPLETE, Rule, chosen, rule_of, scored, with_own
+from engine.reading.models.tokenizing import PromptRead, Tokenizer
+from engine.reading.protocol import Ended, ReaderSpec, ReadOutput
 
 Numbers = npt.NDArray[np.int64]
 _TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
-
-
-class Row(NamedTuple):
-    """Tokens of a decoder's input, its output, and the encoder's input; a decoder-only model repeats its own input."""
-
-    given: Sequence[int]
-    written: Sequence[int]
-    encoded: Sequence[int]
 
 
 class Greedy:
@@ -49,26 +41,26 @@ class Greedy:
         self._looks_at_input = any(name.startswith("encoder_") for name in settings)
         self._made: dict[int, Any] = {}  # by the length of the input, which alone decides
         if settings:
-            self._processors(Row([0], [], [0]))
+            self._processors(Continuation(prompt=[0]))
 
-    def scores(self, logits: torch.Tensor, rows: Iterable[Row]) -> torch.Tensor:
-        """The logits of next tokens, (rows, vocabulary), changed by the settings."""
+    def scores(self, logits: torch.Tensor, answers: Sequence[Continuation]) -> torch.Tensor:
+        """The logits of the answers' next tokens, (answers, vocabulary), changed by the settings."""
         if not self._settings:
             return logits
         # In fp32, as in transformers; row by row, since lengths differ.
         changed = [
-            self._processors(row)(
-                self._tensor([*row.given, *row.written]), row_logits[None].float()
+            self._processors(answer)(
+                self._tensor([*answer.prompt, *answer.tokens]), own_logits[None].float()
             )
-            for row, row_logits in zip(rows, logits, strict=True)
+            for answer, own_logits in zip(answers, logits, strict=True)
         ]
         return torch.cat(changed)
 
     def _tensor(self, tokens: Sequence[int]) -> torch.Tensor:
         return torch.tensor([tokens], device=self._model.device)
 
-    def _processors(self, row: Row) -> Any:
-        length = len(row.given)
+    def _processors(self, answer: Continuation) -> Any:
+        length = len(answer.prompt)
         if length not in self._made or self._looks_at_input:
             own = self._model.generation_config
             config = GenerationConfig(
@@ -82,7 +74,7 @@ class Greedy:
             self._made[length] = self._model._get_logits_processor(
                 config,
                 input_ids_seq_length=length,
-                encoder_input_ids=self._tensor(row.encoded),
+                encoder_input_ids=self._tensor(answer.encoded or answer.prompt),
                 device=self._model.device,
             )
         return self._made[length]
@@ -168,22 +160,38 @@ class Continuation:
         tokens: generated tokens, including the token that completed a stop string, without end tokens.
         text: their text, stop string included, or the choice; may be out of date until the answer ends.
         begun: the number of tokens of a thought, once it has ended.
-        is_cut: whether the answer reached the limit of tokens without an end token.
+        ended: what ended it, unless its text has a stop string.
         confidence, mass: see ``ReadOutput``.
         logs: if requested, natural log-probabilities of the written tokens, the end token included, or of a target's.
-        prompt: the tokens before the answer.
+        prompt: the tokens before the answer in the decoder.
+        encoded: the tokens in the encoder, if there is one.
+        target: tokens to score in place of an answer, one after the other.
         offset: the place of the prompt's first token in a cache of many sequences.
     """
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     begun: int = 0
-    is_cut: bool = False
+    ended: Ended | None = "end"
     confidence: float | None = None
     mass: float | None = None
     logs: list[float] = field(default_factory=list)
     prompt: Sequence[int] = ()
+    encoded: Sequence[int] = ()
+    target: Sequence[int] = ()
     offset: int = 0
+
+    def output(self, read: PromptRead, rule: Rule, special: Collection[int] = ()) -> ReadOutput:
+        """The output of the read, once the answer has ended; its ``special`` tokens do not count."""
+        length, truncated = read.length, read.truncated
+        if read.scored is not None:
+            return scored(read.scored, self.logs, length, truncated=truncated)
+        if self.confidence is not None:
+            choice = self.text, self.confidence, self.mass
+            return chosen(*choice, length, truncated=truncated)
+        tokens = sum(token not in special for token in self.tokens)
+        output = rule.output(self.text, length, tokens, truncated=truncated, ended=self.ended)
+        return with_own(output, self.logs)
 
 
 def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> list[int]:
@@ -295,8 +303,10 @@ class Writer:
             for answer, choice in zip(answers, chosen, strict=True):
                 answer.text, answer.confidence, answer.mass = choice
             return []
-        rows = (Row(answer.prompt, answer.tokens, answer.prompt) for answer in answers)
-        tokens = next_tokens(self._greedy.scores(logits, rows))
+        if answers[0].target:  # of all answers of a call, or of none
+            tokens = [answer.target[len(answer.tokens)] for answer in answers]
+        else:
+            tokens = next_tokens(self._greedy.scores(logits, answers))
         if self._scores:  # the model's own probabilities, before the settings changed logits
             for answer, log in zip(answers, log_probabilities(logits, tokens), strict=True):
                 answer.logs.append(log)
@@ -308,6 +318,9 @@ class Writer:
 
     def _take(self, answer: Continuation, token: int) -> bool:
         """Append a token; whether the answer goes on."""
+        if answer.target:
+            answer.tokens.append(token)
+            return len(answer.tokens) < len(answer.target)
         if token in self._ends:
             answer.text = self._text(answer)
             return False
@@ -315,14 +328,15 @@ class Writer:
         most = self.most
         if answer.begun or not self._rule.opened:
             most = min(most, answer.begun + self._most_of_answer)
-        answer.is_cut = len(answer.tokens) >= most
-        if not answer.is_cut and not self._stops.may_end(token):
+        is_cut = len(answer.tokens) >= most
+        if not is_cut and not self._stops.may_end(token):
             return True
+        answer.ended = "length" if is_cut else "end"
         answer.text = self._text(answer)
         parts = self._rule.parts(answer.text)
         if self._rule.opened and not answer.begun and not parts.is_thinking:
             answer.begun = len(answer.tokens)
-        return not answer.is_cut and not parts.is_ended
+        return not is_cut and not parts.is_ended
 
     def _text(self, answer: Continuation) -> str:
         return self._tokenizer.decode(answer.tokens, skip_special_tokens=True)

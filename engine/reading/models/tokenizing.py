@@ -207,8 +207,11 @@ class PromptRead:
         if self.truncated and not self.tokens:
             return ReadOutput.failed(DOES_NOT_FIT, prompt_tokens=self.length, truncated=True)
         if self.scored is not None and not 0 < len(self.target) <= most - self.length:
-            return ReadOutput.failed(_UNSCORED, prompt_tokens=self.length)
+            return self.failed(_UNSCORED)
         return None
+
+    def failed(self, reason: str) -> ReadOutput:
+        return ReadOutput.failed(reason, prompt_tokens=self.length)
 
 
 class PromptReader:

@@ -25,8 +25,8 @@ from engine.machine import device
 from engine.machine.batching import MORE_MEMORY
 from engine.machine.model_files import end_tokens, generation_config, tokenizer_and_config
 from engine.messages.errors import InputError
-from engine.reading.answers import chosen, ended_by, not_ended, rule_of, scored, weighed, with_own
-from engine.reading.models.decoding import first_tokens
+from engine.reading.answers import ended_by, not_ended, rule_of, weighed
+from engine.reading.models.decoding import Continuation, first_tokens
 from engine.reading.models.tokenizing import PromptRead, PromptReader
 from engine.reading.models.vllm_support import PromptBatch, RequestsUnderWay, cache_memory, sampling
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
@@ -112,33 +112,33 @@ class VllmReader(PromptReader):
         if read.length + self._new_tokens > self._longest:
             # Cutting it would make outputs depend on the memory at hand.
             reason = f"{read.length} tokens, vLLM has room for {self._longest - self._new_tokens}"
-            return ReadOutput.failed(f"{reason}; {MORE_MEMORY}", prompt_tokens=read.length)
+            return read.failed(f"{reason}; {MORE_MEMORY}")
         return None
 
     def _output(self, read: PromptRead, result: RequestOutput) -> ReadOutput:
         (completion,) = result.outputs
-        reason, length = str(getattr(completion, "finish_reason", None) or ""), read.length
-        if reason and ended_by(reason) is None:  # abort, error
-            return ReadOutput.failed(not_ended(reason), prompt_tokens=length)
+        reason = str(getattr(completion, "finish_reason", None) or "")
+        answer = Continuation(list(completion.token_ids), ended=ended_by(reason))
+        if reason and answer.ended is None:  # abort, error
+            return read.failed(not_ended(reason))
         if read.scored is not None:
-            given = result.prompt_logprobs[-len(read.target) :]
-            logs = [of[token].logprob for token, of in zip(read.target, given, strict=True)]
-            return scored(read.scored, logs, length, truncated=read.truncated)
-        if self._first:
+            answer.logs = _logs(read.target, result.prompt_logprobs[-len(read.target) :])
+        elif self._first:
             scores = [completion.logprobs[0][token].logprob for token in self._first]
-            choice = weighed(
-                self._spec.choices, scores
-            )  # a single choice is weighed among all tokens, see _start
-            return chosen(*choice, length, truncated=read.truncated)
-        tokens, ended = list(completion.token_ids), ended_by(reason)
-        if isinstance(completion.stop_reason, int):  # an end token, which is not part of the output
-            tokens, ended = tokens[:-1], "end"
-        text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        output = self._rule.output(text, length, len(tokens), truncated=read.truncated, ended=ended)
-        if self._spec.scores != "own":
-            return output
-        written = zip(completion.token_ids, completion.logprobs, strict=True)
-        return with_own(output, [of_token[token].logprob for token, of_token in written])
+            # a single choice is weighed among all tokens, see _start
+            answer.text, answer.confidence, answer.mass = weighed(self._spec.choices, scores)
+        else:
+            if self._spec.scores == "own":
+                answer.logs = _logs(answer.tokens, completion.logprobs)
+            if isinstance(completion.stop_reason, int):  # an end token, no part of the output
+                answer.tokens.pop()
+                answer.ended = "end"
+            answer.text = self._tokenizer.decode(answer.tokens, skip_special_tokens=True)
+        return answer.output(read, self._rule)
+
+
+def _logs(tokens: Sequence[int], rows: Sequence[Any]) -> list[float]:
+    return [row[token].logprob for token, row in zip(tokens, rows, strict=True)]
 
 
 def _prepare(spec: ReaderSpec) -> torch.device:

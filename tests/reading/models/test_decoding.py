@@ -10,8 +10,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from engine.reading.answers import Rule, rule_of
-from engine.reading.models.decoding import Continuation, Greedy, Stops, Writer, grows
-from engine.reading.models.encoder_decoder import EncoderDecoderReader, _ReadInputs
+from engine.reading.models.decoding import Continuation, Writer, grows
+from engine.reading.models.encoder_decoder import EncoderDecoderReader, _Read
 from engine.reading.protocol import ReaderSpec
 from tests.expected import refused
 
@@ -284,13 +284,11 @@ def write_together(tokenizer, rows, stop):
     """What becomes of reads that T5's loop decodes together, if a model would write them so."""
     script = Script(tokenizer, rows)
     reader = object.__new__(EncoderDecoderReader)  # without a model
-    reader._spec, reader._tokenizer = spec(stop=stop, max_new_tokens=8), tokenizer
-    reader._greedy = Greedy(reader._spec, None, 8)
-    reader._model, reader._stops = script, Stops(tokenizer, Rule(stop))
-    reader._rule = Rule(stop)
-    reader._choices, reader._start = [], script.start
-    reader._end_tokens, reader._special = {tokenizer.eos_token_id}, {tokenizer.eos_token_id}
-    return reader._decode([_ReadInputs() for _ in rows], None, {}), script.steps
+    ends = frozenset({tokenizer.eos_token_id})
+    reader._writer = Writer(spec(stop=stop, max_new_tokens=8), tokenizer, ends)
+    reader._model, reader._start = script, script.start
+    reader._rule, reader._special = Rule(stop), ends
+    return reader._decode([_Read([]) for _ in rows], None, {}), script.steps
 
 
 def in_full(tokenizer, tokens, stop):
