@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -53,19 +53,12 @@ NOT_MEANT = (
 
 
 class Parts(NamedTuple):
-    """A text that a reader wrote.
-
-    Attributes:
-        thought: the text before the answer, without its tags; None if there is none.
-        answer: up to the first stop string, trailing blanks included.
-        is_thinking: whether the text ends within a thought; its answer is empty then.
-        is_ended: whether a stop string ended the answer.
-    """
+    """A text that a reader wrote: the thought before the answer, without its tags, and the answer."""
 
     thought: str | None
-    answer: str
-    is_thinking: bool = False
-    is_ended: bool = False
+    answer: str  # up to the first stop string, trailing blanks included
+    is_thinking: bool = False  # the text ends within a thought; its answer is empty
+    is_ended: bool = False  # by a stop string
 
 
 @dataclass(frozen=True)
@@ -121,16 +114,12 @@ class Rule:
         Args:
             ended: the reason for the end of the text; a stop string in the text takes precedence.
         """
-        parts = self.parts(text)
+        parts, tokens = self.parts(text), (prompt_tokens, output_tokens)
         if parts.is_thinking:
             return ReadOutput.failed(UNFINISHED, prompt_tokens=prompt_tokens, truncated=truncated)
+        ended = "stop" if parts.is_ended else ended
         return ReadOutput(
-            parts.answer.strip(),
-            prompt_tokens,
-            output_tokens,
-            truncated,
-            thought=parts.thought,
-            ended="stop" if parts.is_ended else ended,
+            parts.answer.strip(), *tokens, truncated, thought=parts.thought, ended=ended
         )
 
 
@@ -143,7 +132,7 @@ def tags_in(text: str) -> tuple[str, str] | None:
     ('<|START_THINKING|>', '<|END_THINKING|>')
     """
     text = text.lstrip()
-    tags = [_pair(found) for found in _TAG.finditer(text)]
+    tags = [_pair(tag) for tag in _TAG.finditer(text)]
     known = (*tags, *_OTHER_TAGS)
     begun = (pair for pair in known if text.startswith(pair[0]))
     return next(
@@ -152,8 +141,8 @@ def tags_in(text: str) -> tuple[str, str] | None:
     )
 
 
-def _pair(found: re.Match[str]) -> tuple[str, str]:
-    left, slash, name, right = found.groups()
+def _pair(tag: re.Match[str]) -> tuple[str, str]:
+    left, slash, name, right = tag.groups()
     for start, end in _STARTS:
         if start in name or (end in name and not slash):
             names = name.replace(end, start), name.replace(start, end)
@@ -186,17 +175,13 @@ def rule_of(spec: ReaderSpec) -> Rule:
     return Rule(spec.stop, not spec.special_tokens, spec.thought, spec.room > 0)
 
 
-def given(outputs: Iterable[ReadOutput], rule: Rule) -> list[ReadOutput]:
-    """Outputs of a user's program, without thoughts."""
-
-    def own(one: ReadOutput) -> ReadOutput:
-        if one.failure is not None or one.confidence is not None or one.thought is not None:
-            return _meant(one)
-        tokens = one.prompt_tokens, one.output_tokens
-        found = rule.output(one.output, *tokens, truncated=one.truncated, ended=one.ended)
-        return replace(found, seconds=one.seconds)
-
-    return [own(one) for one in outputs]
+def without_thought(read: ReadOutput, rule: Rule) -> ReadOutput:
+    """The output of a user's program, with its thought cut off as that of all readers."""
+    if read.failure is not None or read.confidence is not None or read.thought is not None:
+        return _meant(read)
+    tokens = read.prompt_tokens, read.output_tokens
+    output = rule.output(read.output, *tokens, truncated=read.truncated, ended=read.ended)
+    return replace(output, seconds=read.seconds)
 
 
 def weighed(choices: Sequence[str], logs: Sequence[float]) -> tuple[str, float, float | None]:
@@ -224,7 +209,6 @@ def chosen(
 
 
 def _meant(output: ReadOutput) -> ReadOutput:
-    """The output; a failed one if ``mass`` is too small for a choice."""
     if output.mass is None or output.mass >= LEAST_MASS:
         return output
     return replace(output, output="", confidence=None, failure=NOT_MEANT)

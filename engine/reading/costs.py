@@ -50,7 +50,7 @@ Kinds = dict[str, KindCosts]
 
 @dataclass(frozen=True)
 class UnitResult:
-    """The outputs and costs of a unit's reads.
+    """The outputs and costs of the reads of a unit.
 
     The reader, or a user's program, fills the first seven fields; the others follow from the plan (``planned``).
 
@@ -93,18 +93,17 @@ class UnitResult:
         """The result with all fields derived from the plan of its shard and the planned ``reads`` of this unit."""
         # Indexed by name: units are many and small, and ``select`` would start a thread.
         table = reads[[READ_KEY, QUERY_ID, DOC_IDS]].hstack(output_columns(self.outputs))
-        table = table[[*tables.READS, FAILURE]]
-        whole, failures = table, {}
+        succeeded, failures = table[[*tables.READS]], {}
         # Skipped for most units, since failed reads are rare and filtering takes time.
         if table[FAILURE].null_count() < table.height:
-            whole = table.filter(pl.col(FAILURE).is_null())
+            succeeded = succeeded.filter(table[FAILURE].is_null())
             failed = table.filter(pl.col(FAILURE).is_not_null())[[READ_KEY, QUERY_ID, FAILURE]]
             failures = {key: (query, reason) for key, query, reason in failed.iter_rows()}
         return replace(
             self,
             plan=plan.head,
             done=table.height,
-            reads=whole.drop(FAILURE),
+            reads=succeeded,
             failures=failures,
             prompt_tokens=int(table[PROMPT_TOKENS].sum()),
             output_tokens=int(table[OUTPUT_TOKENS].sum()),
@@ -169,10 +168,10 @@ class ReadingCosts:
 
     def described(self) -> dict[str, Any]:
         """Costs as in ``summary.json``: counts also appear under their names in tables."""
-        found = asdict(self)
-        for one in (found, *found["kinds"].values()):
-            one |= {"requested": one["wanted"], "cached": one["reused"], "new": one["done"]}
-        return found
+        summary = asdict(self)
+        for costs in (summary, *summary["kinds"].values()):
+            costs |= {"requested": costs["wanted"], "cached": costs["reused"], "new": costs["done"]}
+        return summary
 
     def add(self, unit: UnitResult) -> None:
         """Add the costs of a unit."""
@@ -195,18 +194,17 @@ def wanted_kinds(reads: pl.DataFrame) -> dict[str, int]:
 def unit_kinds(reads: pl.DataFrame, result: UnitResult) -> Kinds:
     """Costs of a unit by kind."""
     # Row by row: units are many and small.
-    own: dict[str, KindCosts] = {}
-    for prompt, output, several in reads.select(
-        PROMPT_TOKENS, OUTPUT_TOKENS, _SEVERAL.alias("several")
-    ).iter_rows():
+    own: Kinds = {}
+    tokens = reads.select(PROMPT_TOKENS, OUTPUT_TOKENS, _SEVERAL.alias("several"))
+    for prompt, output, several in tokens.iter_rows():
         kind_costs = own.setdefault(WHOLE if several else SINGLE, KindCosts())
         kind_costs.done += 1
         kind_costs.prompt_tokens += prompt
         kind_costs.output_tokens += output
     together = sum(costs.prompt_tokens + costs.output_tokens for costs in own.values())
     for costs in own.values():
-        tokens = costs.prompt_tokens + costs.output_tokens
-        share = tokens / together if together else costs.done / reads.height
+        part = costs.prompt_tokens + costs.output_tokens
+        share = part / together if together else costs.done / reads.height
         costs.computed_tokens = round(share * result.computed_tokens)
         costs.padded_tokens = round(share * result.padded_tokens)
         costs.reader_seconds = share * result.seconds

@@ -92,17 +92,13 @@ class FunctionSpec:
 ReaderChoice = str | ReaderFunction | Answers
 
 
-def reader_function(given: Answers | ReaderFunction, name: str | None = None) -> ReaderFunction:
+def reader_function(function: Answers | ReaderFunction, name: str | None = None) -> ReaderFunction:
     """A user's function as a reader; its attributes ``name`` (before the argument), ``version``, ``messages`` count."""
-    if isinstance(given, ReaderFunction):
-        return given
-    version = getattr(given, "version", None)
-    return ReaderFunction(
-        given,
-        str(getattr(given, "name", name or "")),
-        None if version is None else str(version),
-        bool(getattr(given, "messages", False)),
-    )
+    if isinstance(function, ReaderFunction):
+        return function
+    name, version = str(getattr(function, "name", name or "")), getattr(function, "version", None)
+    version = None if version is None else str(version)
+    return ReaderFunction(function, name, version, bool(getattr(function, "messages", False)))
 
 
 def _by_value(function: Answers) -> ByValue:

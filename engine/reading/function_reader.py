@@ -40,8 +40,7 @@ def specify_function(reader: ReaderFunction, ask: ReaderAsk) -> tuple[ReaderSpec
     template = read_template(ask.prompt or _STYLE, ask.task)
     if template.choices:
         raise InputError(
-            f"the reader {reader.name} is a function and gives no probabilities, which choosing between "
-            "answers needs",
+            f"the reader {reader.name} is a function and gives no probabilities, which choosing between answers needs",
             "leave out annotators that judge passages or let the reader decline, or give them a model",
             "reader.choices",
         )
@@ -105,7 +104,7 @@ class FunctionReader:
             InputError: the function does not return a text for each prompt, in order.
             Exception: any exception that the function raises before its first text.
         """
-        reader = self._function.reader
+        name = self._function.reader.name
         prompts = [self._function.prompt("".join(pieces)) for pieces in inputs]
         try:
             outputs: Any = self._call(prompts)
@@ -123,21 +122,21 @@ class FunctionReader:
         if not is_list or len(texts) != len(inputs):
             returned = counted(len(texts), "output[|s]") if is_list else type(outputs).__name__
             raise InputError(
-                f"the reader {reader.name} returns {returned} for {counted(len(inputs), 'prompt[|s]')}",
+                f"the reader {name} returns {returned} for {counted(len(inputs), 'prompt[|s]')}",
                 "return a list with one text for each prompt",
                 "reader.count",
             )
         if wrong := [text for text in texts if not isinstance(text, str | BaseException | None)]:
             raise InputError(
-                f"the reader {reader.name} returns {type(wrong[0]).__name__} for a prompt",
+                f"the reader {name} returns {type(wrong[0]).__name__} for a prompt",
                 "return a text for each prompt",
                 "reader.type",
             )
-        return [
-            self._rule.output(text, 0, 0)
-            if isinstance(text, str)
-            else ReadOutput.failed(
-                "the function gives None for it" if text is None else reason_of(text)
-            )
-            for text in texts
-        ]
+        return list(map(self._output, texts))
+
+    def _output(self, text: str | BaseException | None) -> ReadOutput:
+        if isinstance(text, str):
+            return self._rule.output(text, 0, 0)
+        return ReadOutput.failed(
+            "the function gives None for it" if text is None else reason_of(text)
+        )

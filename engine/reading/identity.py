@@ -44,10 +44,9 @@ def _name(content: bytes) -> str:
     return f"{_ABOUT}{digest(content)[:16]}.json"
 
 
-def _kept(folder: Folder, names: Sequence[str]) -> list[dict[str, str]]:
-    """The undamaged records of a folder."""
-    each = folder.read_each(name for name in names if name.startswith(_ABOUT))
-    return [json.loads(content) for name, content in each if content and name == _name(content)]
+def _sound_records(folder: Folder, names: Sequence[str]) -> list[dict[str, str]]:
+    files = folder.read_each(name for name in names if name.startswith(_ABOUT))
+    return [json.loads(content) for name, content in files if content and name == _name(content)]
 
 
 def records_of(spec: ReaderSpec) -> set[str]:
@@ -111,47 +110,46 @@ def end_reread(spec: ReaderSpec, place: Folder) -> None:
 
 def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> ReaderSpec:
     """The reader with earlier fingerprints of its reads, and with doubts about stored reads."""
-    earlier, doubts, kept = list[str](), list[str](), list[dict[str, str]]()
-    waiting = [replace(spec, renewals=one) for one in range(spec.renewals, -1, -1)]
+    earlier, doubts, makers = list[str](), list[str](), list[dict[str, str]]()
+    generations = [replace(spec, renewals=number) for number in range(spec.renewals, -1, -1)]
     what = "model" if spec.api is not None and not spec.executor else "code"
-    for known in waiting:
+    for known in generations:
         folder = place / known.fingerprint
         names = folder.names()
-        records = _kept(folder, names)
+        records = _sound_records(folder, names)
         is_former = known.api is not None and known.api.former is not None
         if is_former and records:
             continue  # with records, the reads are of the server without a path
-        kept += records
+        makers += records
         if known.renewals == 0 and spec.api and not is_former:
-            servers = {"", spec.api.server, *(record.get("server", "") for record in kept)}
-            formers = [replace(spec.api, former=(spec.api.settings.host, one)) for one in servers]
-            there = {one.fingerprint for one in waiting}
-            before = (replace(known, api=former) for former in formers)
-            waiting += [one for one in before if one.fingerprint not in there]
+            host, fingerprints = spec.api.settings.host, {own.fingerprint for own in generations}
+            for server in {"", spec.api.server, *(maker.get("server", "") for maker in makers)}:
+                former = replace(known, api=replace(spec.api, former=(host, server)))
+                generations += [former] if former.fingerprint not in fingerprints else []
         if not any(name.endswith(SUFFIX) for name in names):
             continue
         if other := _other(spec, now, records):
-            if known is waiting[0]:
+            if known is generations[0]:
                 raise other
             continue  # superseded by a reread
-        if known is not waiting[0]:
+        if known is not generations[0]:
             earlier.append(known.fingerprint)
         if now and not records:
             doubts = [f"before the engine recorded which {what} makes them"]
-    return replace(spec, earlier=tuple(earlier), doubts=(*doubts, *_doubts(spec, now, kept)))
+    return replace(spec, earlier=tuple(earlier), doubts=(*doubts, *_doubts(spec, now, makers)))
 
 
 def _doubts(
-    spec: ReaderSpec, now: Mapping[str, str], kept: Sequence[Mapping[str, str]]
+    spec: ReaderSpec, now: Mapping[str, str], makers: Sequence[Mapping[str, str]]
 ) -> Iterator[str]:
-    whos, servers, said = (
-        {record[name] for record in kept if record.get(name)} for name in ("who", "server", "said")
+    whos, servers, replies = (
+        {maker[key] for maker in makers if maker.get(key)} for key in ("who", "server", "said")
     )
-    if now and not spec.api and not (now["who"] and whos) and kept:
+    if now and not spec.api and not (now["who"] and whos) and makers:
         yield "by code whose source cannot be compared"
     if spec.api and len(whos - {spec.api.model}) > 1:
         yield f"by the models {listed(sorted(whos))}"
-    if now.get("said") and said and now["said"] not in said:
+    if now.get("said") and replies and now["said"] not in replies:
         yield "by a model that answered the trial differently"
     if len(servers := servers | {now.get("server", "")} - {""}) > 1:
         yield f"under {len(servers)} fingerprints of the server ({', '.join(sorted(servers))})"
@@ -162,21 +160,22 @@ def _other(
 ) -> InputError | None:
     """The error for stored reads of another model or other code than the present reader's; None if they match."""
     known = {record["who"]: record for record in records if record["who"]}
-    who, asked = now.get("who", ""), spec.api.model if spec.api else ""
+    who, model = now.get("who", ""), spec.api.model if spec.api else ""
     if not who or not known or who in known:
         return None
     # A server does not always report the version of a model.
-    versions = {_VERSION.sub("", name) for name in known}
-    if who == asked and asked in versions:
+    if who == model and model in {_VERSION.sub("", name) for name in known}:
         return None
-    if asked == _VERSION.sub("", who) and known.keys() == {asked}:
+    if model == _VERSION.sub("", who) and known.keys() == {model}:
         return None
-    one, anew = next(iter(known.values())), "make LLM calls again with `reread`"
+    maker, anew = next(iter(known.values())), "make LLM calls again with `reread`"
     if spec.api and not spec.executor:
-        then = f"and answered as {quoted(one['who'])} where the store has LLM calls of {spec.name}"
+        then = (
+            f"and answered as {quoted(maker['who'])} where the store has LLM calls of {spec.name}"
+        )
         problem = f"{spec.api.settings.host} answers as {quoted(who)}, {then}"
         return InputError(problem, f"give the name of the other model, or {anew}", "reader.changed")
-    files = f"({one['file']}, now {now['file']})"
+    files = f"({maker['file']}, now {now['file']})"
     problem = f"the store has LLM calls by other code of {spec.executor or spec.name} {files}"
     return InputError(problem, f"give this one another version, or {anew}", "store.reader")
 
@@ -192,7 +191,7 @@ def earlier_reads(spec: ReaderSpec, place: Folder, wanted: pl.DataFrame) -> pl.D
         rows = left.unique(READ_KEY).select(READ_KEY, INPUTS).iter_rows()
         keys = {read_key(fingerprint, inputs): key for key, inputs in rows}
         sought = pl.Series(READ_KEY, list(keys), pl.String)
-        found = store.find(store.listing(place, fingerprint), sought).reads
+        stored = store.find(store.listing(place, fingerprint), sought).reads
         renamed = pl.col(READ_KEY).replace_strict(keys, return_dtype=pl.String)
-        reads = pl.concat([reads, found.with_columns(renamed) if keys else found])
+        reads = pl.concat([reads, stored.with_columns(renamed) if keys else stored])
     return reads

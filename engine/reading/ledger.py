@@ -24,7 +24,7 @@ import ray
 
 from engine.machine import cluster
 from engine.machine.attempts import SECONDS_TO_COUNT, Attempt, Counts, answer, weight
-from engine.machine.watch import Tally, log, started_here
+from engine.machine.watch import Tally, log
 from engine.messages.errors import BoundError
 from engine.reading.plan import shared_pace
 
@@ -50,19 +50,18 @@ class Ledger(Counts):
     """The actor.
 
     Args:
-        kept: a file for the paces that units were cut for.
+        paces: a file for the paces that units were cut for.
         waits: whether units are cut when actors need them; else as soon as their shard is planned.
     """
 
-    def __init__(self, kept: str = os.devnull, *, waits: bool = True) -> None:
+    def __init__(self, paces: str = os.devnull, *, waits: bool = True) -> None:
         super().__init__()
-        self._waits = waits
+        self._waits, self._actors = waits, set[str]()
         self._entered: defaultdict[int, set[Attempt]] = defaultdict(set)
-        self._done: defaultdict[int, dict[str, deque[_UnitEnd]]] = defaultdict(dict)
-        self._actors = set[str]()
-        self._kept = Path(kept).open("a+b", buffering=0)
-        self._kept.seek(0)
-        self._cut: dict[int, float] = dict(_CUT.iter_unpack(self._kept.read()))
+        self._ends: defaultdict[int, dict[str, deque[_UnitEnd]]] = defaultdict(dict)
+        self._file = Path(paces).open("a+b", buffering=0)
+        self._file.seek(0)
+        self._cut: dict[int, float] = dict(_CUT.iter_unpack(self._file.read()))
         # Open units; consecutive shards without units; callers that wait to cut a unit.
         self._open, self._empty, self._waiting = set[int](), 0, 0
         self._pace = lru_cache(64)(self._pace_in)
@@ -75,12 +74,12 @@ class Ledger(Counts):
     def cut(self, unit: int, role: int) -> tuple[bool, float | None]:
         """Whether a unit may be cut, and its pace: the recorded one if it was cut before."""
         if unit not in self._cut:
-            pace, actors = self._pace(role, int(time.monotonic()), len(self._done))
+            pace, actors = self._pace(role, int(time.monotonic()), len(self._ends))
             # A shard is planned when its first unit may be cut, so shards without missing reads raise the limit.
             most = actors * (_UNITS if pace else _FIRST_UNITS) + self._empty
             if self._waits and len(self._open) >= most:
                 return False, None
-            self._kept.write(_CUT.pack(unit, pace or 0.0))
+            self._file.write(_CUT.pack(unit, pace or 0.0))
             self._cut[unit] = pace or 0.0
             self._open.add(unit)
         return True, self._cut[unit] or None
@@ -96,7 +95,7 @@ class Ledger(Counts):
 
     def _pace_in(self, role: int, *_when: int) -> tuple[float | None, int]:
         """The pace for a role's units (other roles' until measured) and the number of actors; computed once a second."""
-        paces = self.paces(role) or [pace for other in self._done for pace in self.paces(other)]
+        paces = self.paces(role) or [pace for other in self._ends for pace in self.paces(other)]
         actors = max(1, len(self._actors))
         return shared_pace(paces, actors), actors
 
@@ -127,51 +126,43 @@ class Ledger(Counts):
         self._entered.pop(row, None)
 
     def ended(self, unit: int, role: int, size: int, seconds: float, actor: str) -> None:
-        """Record that an actor has done a unit of this size in this time; it rarely begins again."""
+        """Record that an actor has read a unit of this size in this time; it rarely begins again."""
         self._ended += self._attempts.pop(unit, None) is not None
         self._open.discard(unit)
         self._empty = 0 if size else self._empty + 1
         self._actors.add(actor)
-        done = self._done[role].setdefault(actor, deque(maxlen=_LAST_UNITS))
-        done.append((time.monotonic(), size, seconds))
+        ends = self._ends[role].setdefault(actor, deque(maxlen=_LAST_UNITS))
+        ends.append((time.monotonic(), size, seconds))
 
     def paces(self, role: int) -> list[float]:
         """Actors' paces for a role, in sizes a second; without actors that are gone or before their first unit."""
-        actors = self._done.get(role, {})
-        latest = max((done[-1][0] for done in actors.values()), default=0.0)
+        actors = self._ends.get(role, {})
+        latest = max((ends[-1][0] for ends in actors.values()), default=0.0)
         gone = {name for name in actors if latest - actors[name][-1][0] > _SECONDS_TO_BE_GONE}
         self._actors -= gone
-        there = [done for name, done in actors.items() if name not in gone]
-        sums = [[sum(figure) for figure in zip(*done, strict=True)] for done in there]
+        present = [ends for name, ends in actors.items() if name not in gone]
+        sums = [[sum(figure) for figure in zip(*ends, strict=True)] for ends in present]
         return [size / seconds for _, size, seconds in sums if seconds]
 
 
-def start_ledger(kept: str = os.devnull, *, waits: bool = True) -> Any:
+def start_ledger(paces: str = os.devnull, *, waits: bool = True) -> Any:
     """Start the ledger on the driver's node and return its handle. End it with ``ray.kill``."""
-    return ray.remote(**cluster.beside_driver())(Ledger).remote(kept, waits=waits)
+    return ray.remote(**cluster.beside_driver())(Ledger).remote(paces, waits=waits)
 
 
 class Attempts:
-    """An actor's calls to the ledger, which succeed even without it.
+    """An actor's calls to the ledger that need an answer, and get one even without it.
 
     Ray repeats a call to a ledger that restarts. Every attempt counts as the first if no ledger answers.
     """
 
     def __init__(self, ledger: Any) -> None:
-        self._ledger = self.counts = ledger
-
-    def started(self) -> None:
-        """Announce that this process has loaded its reader."""
-        self._ledger.started.remote(started_here())
-
-    def joined(self, actor: str) -> None:
-        """Announce that this process takes units, without waiting."""
-        self._ledger.joined.remote(actor)
+        self.ledger = ledger
 
     def hand_over(self, unit: int, role: int) -> float | None:
         """Wait until a unit may be cut; return its pace. Ray lends the CPU of a waiting task to others."""
         # Ray must not retry: it would print warnings if a job ends while units wait.
-        wait, ask = self._ledger.hand_over.options(max_task_retries=0), self._ledger.cut
+        wait, ask = self.ledger.hand_over.options(max_task_retries=0), self.ledger.cut
         may, pace = False, None
         while not may:
             may, pace = answer(wait.remote(unit, role), None, SECONDS_TO_COUNT) or answer(
@@ -181,21 +172,17 @@ class Attempts:
 
     def begin(self, unit: int, attempt: Attempt) -> int:
         """Number of a unit's attempts, this one included; a BoundError if no unit may begin."""
-        if begun := int(answer(self._ledger.begin.remote(unit, attempt), 1, SECONDS_TO_COUNT)):
+        if begun := int(answer(self.ledger.begin.remote(unit, attempt), 1, SECONDS_TO_COUNT)):
             return begun
         raise BoundError("no unit is begun any more")
 
-    def ended(self, unit: int, role: int, size: int, seconds: float, actor: str) -> None:
-        """Record that an actor has done a unit, without waiting."""
-        self._ledger.ended.remote(unit, role, size, seconds, actor)
-
     def enter(self, row: int, attempt: Attempt, strikes: int = _STRIKES) -> bool:
         """Whether to try a read or other piece: False if ``strikes`` processes died in it."""
-        entered = self._ledger.enter.remote(row, attempt, strikes)
+        entered = self.ledger.enter.remote(row, attempt, strikes)
         if not (may := bool(answer(entered, True, SECONDS_TO_COUNT))):
             log("given_up", piece=row, strikes=strikes)
         return may
 
     def leave(self, row: int) -> None:
         """Record that a read ended with this process alive."""
-        answer(self._ledger.leave.remote(row), None, SECONDS_TO_COUNT)
+        answer(self.ledger.leave.remote(row), None, SECONDS_TO_COUNT)

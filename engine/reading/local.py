@@ -8,9 +8,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 
 import polars as pl
 
@@ -21,21 +19,13 @@ from engine.machine.remote.limits import limits_of
 from engine.machine.watch import log
 from engine.messages.errors import InputError, ReadError, WriteError
 from engine.messages.wording import reason_of
-from engine.reading import readers, store
-from engine.reading.answers import given, rule_of
+from engine.reading import protocol, readers, store
+from engine.reading.answers import rule_of, without_thought
 from engine.reading.costs import UnitResult
 from engine.reading.function_reader import FunctionReader
 from engine.reading.identity import keep, records_of
 from engine.reading.plan import INPUTS, Plans, ReadPlan, Unit
-from engine.reading.protocol import (
-    Finish,
-    LoopReader,
-    Reader,
-    ReaderSpec,
-    ReadOutput,
-    StartingReader,
-    versions,
-)
+from engine.reading.protocol import Finish, LoopReader, Reader, ReaderSpec, ReadOutput, start
 from engine.sources.io.folders import Folder
 from engine.sources.io.parallel import ahead
 
@@ -65,11 +55,10 @@ class Local:
         executor: Executor | None = None,
     ) -> None:
         self.specs, self.places, self.bounds = specs, places, bounds or ApiSettings()
-        self.executor = executor
-        self.worker = f"process {os.getpid()}"
+        self.executor, self.worker = executor, f"process {os.getpid()}"
         self.readers: dict[int, Reader] = {}  # loaded readers by role
-        self._versions = versions(specs)
-        self._told: defaultdict[int, set[str]] = defaultdict(set)
+        self._versions = protocol.versions(specs)
+        self._records: defaultdict[int, set[str]] = defaultdict(set)  # in the stores
         # Roles of readers that have done a read, and of readers that raised in a call.
         self.proven, self._failed = set[int](), set[int]()
 
@@ -77,9 +66,8 @@ class Local:
         return readers.load(spec)
 
     def reader(self, role: int) -> Reader:
-        """The reader of a role; loads it on first use."""
         if role not in self.readers:
-            refuse_other_versions(self._versions, versions(self.specs), self.worker)
+            refuse_other_versions(self._versions, protocol.versions(self.specs), self.worker)
             spec, start = self.specs[role], time.perf_counter()
             log("load_started", reader=spec.name)
             reader = self.load(spec)
@@ -97,24 +85,24 @@ class Local:
             return size[role] / seconds[role] if seconds[role] else None
 
         for shard in plans.shards:
-            made = [plans(shard, role) for role in range(len(self.specs))]
+            by_role = [plans(shard, role) for role in range(len(self.specs))]
             units, offset = list[Unit](), 0
-            for role, plan in enumerate(made):
+            for role, plan in enumerate(by_role):
                 if plan.reads.is_empty():
                     yield UnitResult.without_reads(plan)
                 units += plan.units(pace_of, number=len(units), offset=offset)
                 offset += plan.reads.height
                 size[role] += plan.size
-            for result in self._read_units(made, units) if units else ():
+            for result in self._read_units(by_role, units) if units else ():
                 seconds[result.plan.role] += result.seconds
                 yield result
 
-    def _read_units(self, made: Sequence[ReadPlan], units: Sequence[Unit]) -> Iterator[UnitResult]:
-        """Read the units of a shard's plans; no unit begins that would exceed a bound.
+    def _read_units(self, plans: Sequence[ReadPlan], units: Sequence[Unit]) -> Iterator[UnitResult]:
+        """Read the units of a shard; no unit begins that would exceed a bound.
 
         A thread commits a unit during the next one, even if reading ends early.
         """
-        limits, whole = limits_of(self.bounds), pl.concat([plan.reads for plan in made])
+        limits, whole = limits_of(self.bounds), pl.concat([plan.reads for plan in plans])
         left, waiting = whole.height, deque[Future[UnitResult]]()
         # Requests and programs go on meanwhile by themselves.
         most_waiting = 0 if self.bounds_itself or self.executor else 1
@@ -127,7 +115,7 @@ class Local:
                     unit = result.unit
                     limits.took.append(result.seconds)
                     reads = whole.slice(unit.offset, unit.length)
-                    planned = result.planned(made[unit.reader], reads)
+                    planned = result.planned(plans[unit.reader], reads)
                     waiting.append(thread.submit(self.commit, planned))
                     if len(waiting) > most_waiting:
                         yield waiting.popleft().result()
@@ -146,8 +134,8 @@ class Local:
         if self.executor is not None:
             spec = self.specs[0]
             for result in self.executor(plan, units, spec):
-                # Thoughts are removed as from all readers' texts.
-                yield replace(result, outputs=given(result.outputs, rule_of(spec)))
+                outputs = [without_thought(output, rule_of(spec)) for output in result.outputs]
+                yield replace(result, outputs=outputs)
             return
         for role in {unit.reader for unit in units}:
             self.reader(role)  # in the thread that reads
@@ -202,19 +190,11 @@ class Local:
         if result.reads is None or (place := self.places[role]) is None:
             return result
         spec = self.specs[role]
-        for record in records_of(spec) - self._told[role] if result.reads.height else ():
+        for record in records_of(spec) - self._records[role] if result.reads.height else ():
             keep(place / spec.fingerprint, record)
-            self._told[role].add(record)
+            self._records[role].add(record)
         file = store.add(place, spec.fingerprint, result.reads, span=result.plan.span)
         return replace(result, file=file)
-
-
-def start(reader: Reader, inputs: Sequence[Sequence[str]]) -> Finish:
-    """Prepare reads if the reader supports it; errors of the preparation surface when the reads are done."""
-    if isinstance(reader, StartingReader):
-        with suppress(Exception):
-            return reader.start(inputs)
-    return partial(reader.read, inputs)
 
 
 # Messages about the same shortage differ in sizes: of requested memory, free memory and prompts.

@@ -93,7 +93,7 @@ class RayMetrics:
 
     def __init__(self) -> None:
         self._metrics: dict[str, Any] = {}
-        self._told: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._counted: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def tell(self, record: dict[str, Any]) -> None:
         """Set metrics from a record; numbers of roles and actors are tagged with their names."""
@@ -102,8 +102,8 @@ class RayMetrics:
         numbers = {k: v for k, v in record.items() if k not in ("last_error", "roles", "actors")}
         named = {"": {"": numbers}, "role": record["roles"], "actor": record["actors"]}
         for tag, values in named.items():
-            for name, of_one in values.items():
-                for key, value in of_one.items():
+            for name, figures in values.items():
+                for key, value in figures.items():
                     self._set(key, tag, name, math.nan if value is None else value)
 
     def _set(self, key: str, tag: str, name: str, value: float) -> None:
@@ -116,6 +116,6 @@ class RayMetrics:
         tags = {tag: name} if tag else {}
         if key not in _COUNTERS:
             self._metrics[key].set(value, tags)
-        elif (more := value - self._told[key, name]) > 0:
+        elif (more := value - self._counted[key, name]) > 0:
             self._metrics[key].inc(more, tags)
-            self._told[key, name] += more
+            self._counted[key, name] += more

@@ -92,9 +92,8 @@ def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
 def answered(wanted: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
     """Wanted reads, in their order, with their first outputs (the columns of ``outputs``), null if missing."""
     known = outputs.drop(QUERY_ID, DOC_IDS, strict=False).unique(READ_KEY, keep="first")
-    return wanted.select(READ_KEY, QUERY_ID, DOC_IDS).join(
-        known, on=READ_KEY, how="left", maintain_order="left"
-    )
+    reads = wanted.select(READ_KEY, QUERY_ID, DOC_IDS)
+    return reads.join(known, on=READ_KEY, how="left", maintain_order="left")
 
 
 def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:
@@ -117,8 +116,8 @@ def longest_first(missing: pl.DataFrame, spec: ReaderSpec) -> pl.DataFrame:
     alike = pl.struct(begins.alias("begins"), part.alias("part")).hash().cast(pl.String)
     group = pl.col(QUERY_ID) if (missing[INPUTS].list.len() > 1).any() else alike
     plan = missing.with_columns(size.alias(SIZE), group.alias(GROUP))
-    of_group = pl.col(SIZE).sum().over(GROUP), pl.col(READ_KEY).min().over(GROUP)
-    return plan.sort(*of_group, SIZE, READ_KEY, descending=[True, False, True, False])
+    together = pl.col(SIZE).sum().over(GROUP), pl.col(READ_KEY).min().over(GROUP)
+    return plan.sort(*together, SIZE, READ_KEY, descending=[True, False, True, False])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pkgutil import resolve_name
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -31,8 +33,7 @@ BIASED = "fid-t5"
 THINK = ("<think>", "</think>")
 # Placeholder name of an executor without a name.
 UNNAMED = "a function without a name"
-# Part of every read's key. Raise it with any change that alters answers: in cutting prompts, ending
-# outputs, or cleaning them.
+# Part of every read's key. Raise it with any change of answers: in cutting prompts, ending or cleaning outputs.
 READING_VERSION = 3
 
 
@@ -73,9 +74,9 @@ class ReaderEngine:
     prepare: str = ""
 
 
-def call(place: str, *given: object) -> Any:
+def call(place: str, *arguments: object) -> Any:
     """Call a function or class of a ``ReaderEngine``; None if ``place`` is empty."""
-    return resolve_name(f"engine.reading.{place}")(*given) if place else None
+    return resolve_name(f"engine.reading.{place}")(*arguments) if place else None
 
 
 # By name; engines with a help text are in ``EngineChoice``.
@@ -121,51 +122,42 @@ def versions(specs: Sequence[ReaderSpec] = ()) -> dict[str, str]:
 class ReaderSpec:
     """Everything that a process needs to load a reader; sent to every actor.
 
-    The first group of fields decides the outputs and is part of every read's key; the second only
-    decides speed and memory.
+    The first group of fields decides the outputs and is part of every read's key; the second only decides speed, memory
+    and messages.
 
     Attributes:
         weights: SHA-256 over the model's files, see ``engine.reading.models.weights.resolve``.
         max_new_tokens: the most tokens that are generated, 1 or more.
         stop: generation ends before the earliest occurrence of a stop string.
-        max_input_tokens: longest input in tokens, without generated ones; longer inputs are cut
-            and counted as truncated. 0 for as many as the model's positions allow.
+        max_input_tokens: longest input in tokens, without generated ones; longer inputs are cut, and counted as
+            truncated. 0 for as many as the model's positions allow.
         tail_marker: the beginning of the part of a prompt that must not be cut (the question).
-        special_tokens: whether the tokenizer adds special tokens (a begin-of-text token); False if the
-            prompt has them in its text, as chat templates do.
-        choices: empty for a reader that writes; else the texts from which it chooses its answer, by the
-            probabilities of their first tokens, in one forward pass without decoding. A single choice
-            has its probability among all tokens.
-        scores: empty for a reader that writes or chooses; ``target`` if the last input of a read is not
-            part of the prompt but the text to score by its log-probability; ``own`` if the reader writes and
-            returns the log-probability of its own text.
+        special_tokens: whether the tokenizer adds special tokens; False if they are in a prompt's text, as in a chat's.
+        choices: empty for a reader that writes; else the texts from which it chooses its answer, by the probabilities
+            of their first tokens, in one forward pass. A single choice has its probability among all tokens.
+        scores: empty for a reader that writes or chooses; ``target`` if the last input of a read is the text to score
+            by its log-probability, after the prompt; ``own`` if the reader writes and returns that of its own text.
         thought: the opening and closing tags of a thought before an answer.
         room: tokens for a thought that the prompt begins, generated in addition to the answer's; 0 if it begins none.
-        generation: settings of the model's ``generation_config.json`` that apply to its outputs, as JSON;
-            empty for none.
-        executor: the name of the program that reads in the model's place (``engine.reading.backends``);
-            empty if the model reads.
-        code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_files``);
-            empty if none may.
+        generation: settings of the model's ``generation_config.json`` that apply, as JSON; empty for none.
+        executor: the name of the program that reads in the model's place; empty if the model reads.
+        code: SHA-256 of the model's Python files, which may run; empty if none may.
+        shared_prefix: text that many inputs begin with; its keys and values are computed once, and it is never cut.
+        begun: whether nothing but the tokenizer's begin token stands before the passages.
+        fused_attention: whether prompts of a decoder-only model go through the flash kernel in our own loops on a CPU.
+        api: for a model behind an API, without weights and precision; else None. Bounds on requests decide nothing.
+        function: for a reader that is a function, without weights and precision; else None.
+        renewals: how often its reads were repeated to replace stored ones.
+
         parameters: number of the model's parameters; for quantised weights, of the numbers that they are packed in.
         quantised_bytes: bytes of quantised weights in stored form; 0 for weights in ``dtype``.
         name: the user's name for it, in messages and reports.
         not_applied: names of settings of ``generation_config.json`` that would change its outputs but are not applied.
         source: the location of the same weights on a machine without ``path``; the name if empty.
-        shared_prefix: text that many inputs begin with; its keys and values are computed once, and
-            it is never cut. (In the first group.)
-        begun: whether nothing but the tokenizer's begin token stands before the passages. (In the first group.)
-        fused_attention: whether prompts of a decoder-only model go through the flash kernel in the engine's own loops on a CPU.
-            (In the first group.)
         memory: bytes that an actor may use for weights, activations and cache; 0 means the default.
         threads: CPU threads of an actor; 0 means all that torch sees.
         gpus: how many GPUs of a node hold the model together (tensor parallelism, with vLLM only).
         batch_tokens: the most padded tokens of a batch; 0 for the device's default.
-        api: for a model behind an API, which has neither weights nor precision; else None. (In the
-            first group, but for the bounds on requests.)
-        function: for a reader that is a function, which has neither weights nor precision; else None.
-            (Its name and version are in the first group.)
-        renewals: how often its reads were repeated to replace stored ones. (In the first group.)
         about: the maker of the reads, as recorded beside them (``engine.reading.identity``); empty if ``weights`` says it.
         earlier: older fingerprints under which the store may have its reads.
         doubts: phrases about other possible makers of stored reads, for messages.
@@ -294,9 +286,7 @@ class ReaderSpec:
 
 @dataclass(frozen=True)
 class ReadOutput:
-    """The result of a read.
-
-    Columns of reads (``plan.OUTPUT_COLUMNS``) are derived from these fields.
+    """The result of a read; columns of reads (``plan.OUTPUT_COLUMNS``) are derived from its fields.
 
     Attributes:
         output: the text, the choice (``ReaderSpec.choices``) or the scored target; empty for a failed read.
@@ -346,8 +336,7 @@ class ReaderStats:
         prompt_tokens: tokens computed without padding; a beginning that several prompts share counts once.
         peak_memory: in bytes, on the device that the reader runs on.
         token_bytes: measured bytes per prompt token; 0 if not measured.
-        nanoseconds_ahead: time spent ahead on later calls; a call's part is subtracted when its turn comes, and its
-            tokens count then, too.
+        nanoseconds_ahead: time spent ahead on later calls; a call's part, with its tokens, counts when its turn comes.
         alone: 1 if texts are read one at a time, since the model reads the padding of others.
     """
 
@@ -407,3 +396,11 @@ class StartingReader(Reader, Protocol):
     def reads_ahead(self) -> bool: ...
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish: ...
+
+
+def start(reader: Reader, inputs: Sequence[Sequence[str]]) -> Finish:
+    """Prepare reads if the reader supports it; errors of the preparation surface when the reads are done."""
+    if isinstance(reader, StartingReader):
+        with suppress(Exception):
+            return reader.start(inputs)
+    return partial(reader.read, inputs)

@@ -118,9 +118,9 @@ def _scoring(spec: ReaderSpec, scores: Scores) -> ReaderSpec:
         return spec
     thinks, engine = spec.room and scores != "own", ENGINES[spec.engine]
     if scores not in engine.scores or thinks:
-        begins = "begins to think behind its prompt, where a text would be scored"
-        what = f"{'is' if spec.function else 'runs on'} {engine.title}"
-        why = begins if thinks else f"{what} and gives no log-probabilities of texts"
+        why = f"{'is' if spec.function else 'runs on'} {engine.title} and gives no log-probabilities of texts"
+        if thinks:
+            why = "begins to think behind its prompt, where a text would be scored"
         raise InputError(
             f"the reader {spec.name} {why}",
             "leave out annotators that score texts, or give them another model",
@@ -170,11 +170,12 @@ def specify(
     template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
     _refuse_beyond(engine, model, len(template.choices), quantised)
     stored = call(ENGINES[engine].stored_bytes, model) or 0
-    made = _make_prompt(template, task, model, augmentation, trusted=bool(code))
+    rendered = _make_prompt(template, task, model, augmentation, trusted=bool(code))
+    room = _room(model.path, rendered)
     if template.max_input_tokens:
-        _refuse_too_long(model.path, made, _room(model.path, made))
+        _refuse_too_long(model.path, rendered, room)
     # An encoder reads an input as a whole: a prefix shared by inputs cannot be cached.
-    prefix = made.prefix if model.architecture == "causal" else ""
+    prefix = rendered.prefix if model.architecture == "causal" else ""
     dtype = dtype or device.best_dtype()
     on_gpu = device.machine_has_gpu() if gpu is None else gpu
     generation, not_applied = greedy_settings(model.path, engine)
@@ -183,19 +184,19 @@ def specify(
         weights=model.digest,
         architecture=model.architecture,
         dtype=dtype,
-        max_new_tokens=made.max_new_tokens,
+        max_new_tokens=rendered.max_new_tokens,
         stop=template.stop,
-        max_input_tokens=template.max_input_tokens or (FID_INPUT_TOKENS if made.fused else 0),
+        max_input_tokens=template.max_input_tokens or (FID_INPUT_TOKENS if rendered.fused else 0),
         path=str(model.path),
         parameters=model_files.parameters(model.path),
         quantised_bytes=stored,
         name=name,
         source=model.source,
-        tail_marker=made.tail_marker,
+        tail_marker=rendered.tail_marker,
         special_tokens=not template.chat,
         choices=template.choices,
         thought=template.thought,
-        room=_room(model.path, made),
+        room=room,
         generation=generation,
         not_applied=not_applied,
         code=code,
@@ -208,7 +209,7 @@ def specify(
     )
     if memory:
         _refuse_too_little(spec, gpu=on_gpu)
-    return spec, made
+    return spec, rendered
 
 
 def greedy_settings(path: Path, engine: str) -> tuple[str, tuple[str, ...]]:
@@ -221,12 +222,10 @@ def greedy_settings(path: Path, engine: str) -> tuple[str, tuple[str, ...]]:
         config = model_files.read_object(path / "config.json") or {}
         settings = {**(config.get("text_config") or {}), **config}
     known = {**_PROCESSED, **_NOT_APPLIED}
-    given = {
-        name: settings[name] for name in known if settings.get(name) not in (None, known[name])
-    }
+    names = [name for name in known if settings.get(name) not in (None, known[name])]
     applies = _PROCESSED if (own := ENGINES[engine].generation) is None else own
-    applied = {name: value for name, value in given.items() if name in applies}
-    passed_over = tuple(name for name in given if name not in applies)
+    applied = {name: settings[name] for name in names if name in applies}
+    passed_over = tuple(name for name in names if name not in applies)
     return json.dumps(applied) if applied else "", passed_over
 
 
@@ -245,7 +244,7 @@ def _refuse_beyond(
     engine, other = ENGINES[name], "use `engine` transformers"
     kinds = {"causal": "decoder-only", "encoder-decoder": "encoder-decoder"}
     if model.architecture not in engine.readers:
-        runs = " and ".join(kinds[one] for one in engine.readers)
+        runs = " and ".join(kinds[kind] for kind in engine.readers)
         raise InputError(
             f"reader {model.name!r} is {kinds[model.architecture]}, {engine.title} runs {runs} readers",
             other,
@@ -265,15 +264,11 @@ def _refuse_beyond(
         )
     # Our own loops multiply weights as stored, and take the size of the file for the model's size.
     if quantised and not engine.stored_bytes:
-        method = str(quantised.get("quant_method", "a method of its own"))
-        raise InputError(
-            f"its weights are quantised ({method}), which `engine` {name} does not read",
-            "use `engine` vllm"
-            if model.architecture == "causal"
-            else "give a checkpoint in full precision",
-            "model.quantised",
-            path=model.name,
-        )
+        method = quantised.get("quant_method", "a method of its own")
+        problem = f"its weights are quantised ({method}), which `engine` {name} does not read"
+        is_causal = model.architecture == "causal"
+        remedy = "use `engine` vllm" if is_causal else "give a checkpoint in full precision"
+        raise InputError(problem, remedy, "model.quantised", path=model.name)
 
 
 @functools.lru_cache(maxsize=64)
@@ -286,17 +281,12 @@ def _make_prompt(
     trusted: bool,
 ) -> Prompt:
     """A template, completed for a model: with its chat template, and its control tokens, which data must not hold."""
-    head, tail = "", ""
+    path, kind, head, tail = model.path, model.architecture, "", ""
     if template.chat:
-        head, tail = controls.around_message(
-            model.path, model.name, template.system, trusted=trusted
-        )
-    known = controls.controls_of(
-        model.path, model.digest, sentinels=model.architecture == "encoder-decoder", trusted=trusted
-    )
-    return make_prompt(
-        template, task, model.architecture, augmentation, head=head, tail=tail, controls=known
-    )
+        head, tail = controls.around_message(path, model.name, template.system, trusted=trusted)
+    has_sentinels = kind == "encoder-decoder"
+    known = controls.controls_of(path, model.digest, sentinels=has_sentinels, trusted=trusted)
+    return make_prompt(template, task, kind, augmentation, head=head, tail=tail, controls=known)
 
 
 def _refuse_too_little(spec: ReaderSpec, *, gpu: bool) -> None:
@@ -366,9 +356,8 @@ def load(spec: ReaderSpec) -> Reader:
     if model.digest != spec.weights:
         raise ReadError(f"the weights of {spec.name!r} on this machine are not those asked for")
     if spec.code and model_files.code_digest(model.path) != spec.code:
-        raise ReadError(
-            f"the code of {spec.name!r} on this machine is not that which was agreed to"
-        )
+        problem = f"the code of {spec.name!r} on this machine is not that which was agreed to"
+        raise ReadError(problem)
     spec = replace(spec, path=str(model.path))
     from transformers.utils import logging
 

@@ -32,13 +32,13 @@ from engine.machine.attempts import Attempt, answer, ending_if_fatal, new_attemp
 from engine.machine.model_files import loading_turn
 from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
 from engine.machine.remote.limits import limits_of
-from engine.machine.watch import OnEvent, PoolTotals, Tally, log, silent, watched
+from engine.machine.watch import OnEvent, PoolTotals, Tally, log, silent, started_here, watched
 from engine.messages.errors import BoundError, ReadError
 from engine.reading.costs import UnitResult
 from engine.reading.ledger import Attempts, planning_of, start_ledger
-from engine.reading.local import USER_ERRORS, Local, start
+from engine.reading.local import USER_ERRORS, Local
 from engine.reading.plan import INPUTS, SIZE, MadePlans, PaceOf, Plans, ReadPlan, Unit
-from engine.reading.protocol import ENGINES, ReadOutput, StartingReader
+from engine.reading.protocol import ENGINES, ReadOutput, StartingReader, start
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
 
 # The range of numbers reserved in the whole job for a shard's units, and for its reads: above either count.
@@ -95,23 +95,23 @@ class OnRay:
             pool = pool.at_most(units := sum(len(list(plan.units())) for plan in plans.made))
         if not is_held or units:
             limits.require()
-        kept = tempfile.TemporaryDirectory(prefix="erag-units-")
+        folder = tempfile.TemporaryDirectory(prefix="erag-units-")
         # Ray Data requests nodes by the paces of stages: planning that waits would look like the slow stage, and no
         # node would be requested. So only the object store bounds planning if an autoscaler may add nodes.
         grows = pool.most > pool.start if pool.most else nodes.promised() is not None
-        attempts = start_ledger(f"{kept.name}/paces", waits=not grows)
+        ledger = start_ledger(f"{folder.name}/paces", waits=not grows)
 
         def tally() -> Tally | None:
             limits.see(min(pool.foreseen, sum(node.room(pool.needs) for node in nodes.alive())))
-            return tally_of(attempts)
+            return tally_of(ledger)
 
         try:
             with (
-                kept,
+                folder,
                 reported("reading", ReadError, pool.needs),
                 watched(pool.needs, self._on_event, self._totals, tally),
             ):
-                for block in _results(plans, local, pool, attempts):
+                for block in _results(plans, local, pool, ledger):
                     for row in block["done"].to_pylist():
                         result = pickle.loads(row)
                         if isinstance(result, BoundError):
@@ -125,17 +125,17 @@ class OnRay:
                         limits.took.append(result.seconds)
                         yield result
                     bound = bound or limits.passed()
-                    if bound and answer(attempts.close.remote(), 0) <= ended and refused:
+                    if bound and answer(ledger.close.remote(), 0) <= ended and refused:
                         break
                 if refused:
                     limits.require(bound)
         finally:
             with contextlib.suppress(Exception):
-                ray.kill(attempts)
+                ray.kill(ledger)
             limits.see(0)
 
 
-def _results(plans: Plans, local: Local, pool: Pool, attempts: Any) -> Iterator[pa.Table]:
+def _results(plans: Plans, local: Local, pool: Pool, ledger: Any) -> Iterator[pa.Table]:
     # No warning that a small evaluation has fewer shards than actors.
     warnings.filterwarnings("ignore", module=ray_internals.EXECUTION)
     # A shard is planned for each role, under a number that is unique in the whole job.
@@ -161,20 +161,17 @@ def _results(plans: Plans, local: Local, pool: Pool, attempts: Any) -> Iterator[
     # with GPUs a task has its own CPU, so CPUs bound the tasks; beside other actors it has a tenth.
     cpus = int(ray.cluster_resources().get("CPU", 1))
     planned_at_once = len(rows) if pool.needs.gpus else max(2, cpus, pool.most or 0)
+    commits = not isinstance(plans, MadePlans)
     results = dataset.map_batches(
         _plan_batch,
-        fn_kwargs={"plans": ray.put(plans), "ledger": attempts},
+        fn_kwargs={"plans": ray.put(plans), "ledger": ledger},
         batch_size=1,
         batch_format="pyarrow",
         num_cpus=1 if pool.needs.gpus else _PLANNING_CPUS,
         compute=ray.data.TaskPoolStrategy(size=min(planned_at_once, len(rows), _PLANNED_AT_ONCE)),
     ).map_batches(
         _Actor,
-        fn_constructor_kwargs={
-            "local": local,
-            "attempts": attempts,
-            "commits": not isinstance(plans, MadePlans),
-        },
+        fn_constructor_kwargs={"local": local, "ledger": ledger, "commits": commits},
         **options,
     )
     yield from results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
@@ -183,8 +180,8 @@ def _results(plans: Plans, local: Local, pool: Pool, attempts: Any) -> Iterator[
 def _plan_batch(batch: pa.Table, plans: Any, ledger: Any) -> Iterator[pa.Table]:
     """Plan shards for readers; the ledger gives up shards whose processes die, which Ray would retry for ever."""
     attempts = Attempts(ledger)
-    for asked in batch.to_pylist():
-        shard, role, number = asked["shard"], asked["role"], asked["number"]
+    for row in batch.to_pylist():
+        shard, role, number = row["shard"], row["role"], row["number"]
         planning = planning_of(number)
         try:
             attempts.hand_over(number * NUMBERS, role)
@@ -192,8 +189,8 @@ def _plan_batch(batch: pa.Table, plans: Any, ledger: Any) -> Iterator[pa.Table]:
                 raise ReadError(f"shard {shard} cannot be planned: {_DIED}")
             plan = _unpickled(plans)(shard, role)
             attempts.leave(planning)
-            for row in unit_rows(plan, number, attempts.hand_over):
-                yield pa.table({"unit": [pickle.dumps(row)]}, schema=_UNIT)
+            for unit in unit_rows(plan, number, attempts.hand_over):
+                yield pa.table({"unit": [pickle.dumps(unit)]}, schema=_UNIT)
         except USER_ERRORS as error:
             yield pa.table({"unit": [pickle.dumps(error)]}, schema=_UNIT)
 
@@ -232,21 +229,21 @@ class _Actor:
     and commit it while the next is read. A third thread loads and reads.
     """
 
-    def __init__(self, local: Local, attempts: Any, *, commits: bool) -> None:
+    def __init__(self, local: Local, ledger: Any, *, commits: bool) -> None:
         ray_internals.end_at_exit()
-        self._local, self._attempts, self._commits = local, Attempts(attempts), commits
+        self._local, self._attempts, self._commits = local, Attempts(ledger), commits
         self._reading = ThreadPoolExecutor(1)
         # The lock keeps the order of units; the count is of waiting units, which begin only in their turn.
         self._order, self._in_turn = threading.Lock(), 0
         node = ray.get_runtime_context().get_node_id()[:8]
         local.worker = f"node {node} process {os.getpid()}"
-        self._attempts.joined(local.worker)
+        self._attempts.ledger.joined.remote(local.worker)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        done = [self._done(content) for content in batch["unit"].to_pylist()]
-        return pa.table({"done": done}, schema=_DONE)
+        results = [self._handle(content) for content in batch["unit"].to_pylist()]
+        return pa.table({"done": results}, schema=_DONE)
 
-    def _done(self, content: bytes) -> bytes:
+    def _handle(self, content: bytes) -> bytes:
         row = pickle.loads(content)
         if isinstance(row, Exception):
             return content
@@ -256,18 +253,17 @@ class _Actor:
                 result = UnitResult.without_reads(plan)
                 if reads is not None:
                     if unit.reader not in self._local.readers:
-                        with ending_if_fatal(self._attempts.counts):
+                        with ending_if_fatal(self._attempts.ledger):
                             self._reading.submit(self._load, unit.reader).result()
                     result = self._result(plan, unit, pl.read_ipc_stream(io.BytesIO(reads)))
             except USER_ERRORS as error:
                 log("unit_failed", unit=unit.number, error=error)
                 return pickle.dumps(error)
-        worker, seconds = self._local.worker, result.seconds
-        self._attempts.ended(unit.number, unit.reader, size, seconds, worker)
+        worker, ended = self._local.worker, self._attempts.ledger.ended
+        ended.remote(unit.number, unit.reader, size, result.seconds, worker)
         return pickle.dumps(result)
 
     def _result(self, plan: ReadPlan, unit: Unit, reads: pl.DataFrame) -> UnitResult:
-        """Have a unit read, and commit it unless the driver does."""
         result = self._read(unit, reads[INPUTS].to_list()).planned(plan, reads)
         if self._commits:  # the driver finds the outputs in the store
             result = replace(self._local.commit(result), reads=None)
@@ -288,7 +284,7 @@ class _Actor:
         finally:
             self._attempts.leave(actor)  # the process is alive
         gc.freeze()  # loaded objects stay: no need to scan them again and again
-        self._attempts.started()
+        self._attempts.ledger.started.remote(started_here())
 
     def _read(self, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
         """Start a unit, and read it in its turn. It counts as begun once its reads begin; no other unit goes read by

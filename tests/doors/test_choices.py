@@ -10,7 +10,7 @@ import torch
 from engine.machine.remote.api_settings import ApiSettings, ApiSpec
 from engine.machine.remote.client import Answer
 from engine.machine.remote.limits import Usage
-from engine.reading.answers import NOT_MEANT, given, rule_of
+from engine.reading.answers import NOT_MEANT, rule_of, without_thought
 from engine.reading.models import decoding
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
@@ -89,8 +89,8 @@ def test_servers(kind):
 def test_programs_that_tell_the_mass(kind):
     probabilities, (text, mass, failure) = KINDS[kind]
     made = ReadOutput("w5", 9, 0, False, confidence=0.5, mass=math.fsum(probabilities[:-1]))
-    (output,) = given([made], rule_of(spec(executor="mine")))
+    output = without_thought(made, rule_of(spec(executor="mine")))
     assert told(output)[1:] == (mass, failure)
     assert output.output == ("w5" if text else "")
     untold = replace(made, mass=None)
-    assert given([untold], rule_of(spec(executor="mine"))) == [untold]
+    assert without_thought(untold, rule_of(spec(executor="mine"))) == untold

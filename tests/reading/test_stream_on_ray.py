@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import polars as pl
 import pytest
@@ -360,10 +361,7 @@ class Played:
     """What an actor asks the ledger; units were begun as often as is said."""
 
     def __init__(self, begun):
-        self.begun, self.asked = begun, []
-
-    def joined(self, actor):
-        pass
+        self.begun, self.asked, self.ledger = begun, [], MagicMock()
 
     def begin(self, unit, attempt):
         self.asked.append(unit)

@@ -160,7 +160,7 @@ class StoppedAskingError(Exception):
         self.problem, self.remedy, self.kind = problem, remedy, kind
 
 
-@dataclass
+@dataclass(eq=False)  # two requests are never the same
 class Ticket:
     """A request, ``ended`` at its answer or failure; its minute counts so many ``tokens``."""
 
