@@ -39,23 +39,16 @@ class ReaderFunction:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise InputError(
-                f"the reader {self.function!r} is not a function",
-                "give a function",
-                "reader.uncallable",
-            )
+            problem = f"the reader {self.function!r} is not a function"
+            raise InputError(problem, "give a function", "reader.uncallable")
         if not self.name:
             object.__setattr__(self, "name", name_of(self.function))
         if not isinstance(self.name, str) or not self.name.strip() or is_api(self.name):
-            raise InputError(
-                f"a reader function called {self.name!r}", "give it another name", "reader.name"
-            )
+            problem = f"a reader function called {self.name!r}"
+            raise InputError(problem, "give it another name", "reader.name")
         if self.version is not None and not str(self.version).strip():
-            raise InputError(
-                f"the reader {self.name} has an empty version",
-                "give one, or leave it out",
-                "reader.version",
-            )
+            problem = f"the reader {self.name} has an empty version"
+            raise InputError(problem, "give one, or leave it out", "reader.version")
         object.__setattr__(self, "function", _by_value(self.function))
 
     @property

@@ -32,11 +32,8 @@ def specify_function(reader: ReaderFunction, ask: ReaderAsk) -> tuple[ReaderSpec
         InputError: the prompt needs more than a text (Fusion-in-Decoder, choices, a limit of tokens), or is invalid.
     """
     if ask.augmentation == "fid":
-        raise InputError(
-            f"the reader {reader.name} is a function and cannot do Fusion-in-Decoder",
-            "use `augmentation` in-prompt, or a T5 reader",
-            "reader.fid",
-        )
+        problem = f"the reader {reader.name} is a function and cannot do Fusion-in-Decoder"
+        raise InputError(problem, "use `augmentation` in-prompt, or a T5 reader", "reader.fid")
     template = read_template(ask.prompt or _STYLE, ask.task)
     if template.choices:
         raise InputError(
@@ -127,11 +124,8 @@ class FunctionReader:
                 "reader.count",
             )
         if wrong := [text for text in texts if not isinstance(text, str | BaseException | None)]:
-            raise InputError(
-                f"the reader {name} returns {type(wrong[0]).__name__} for a prompt",
-                "return a text for each prompt",
-                "reader.type",
-            )
+            problem = f"the reader {name} returns {type(wrong[0]).__name__} for a prompt"
+            raise InputError(problem, "return a text for each prompt", "reader.type")
         return list(map(self._output, texts))
 
     def _output(self, text: str | BaseException | None) -> ReadOutput:

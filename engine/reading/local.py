@@ -214,9 +214,8 @@ def refuse_alike(outputs: Sequence[ReadOutput], *, only_memory: bool = False) ->
         return
     kind = "want of memory" if only_memory else "one reason"
     remedy = f"; {MORE_MEMORY}" if only_memory and MORE_MEMORY not in reasons[0] else ""
-    raise ReadError(
-        f"the first {len(outputs)} LLM calls failed, all for {kind}: {reasons[0]}{remedy}"
-    )
+    problem = f"the first {len(outputs)} LLM calls failed, all for {kind}: {reasons[0]}{remedy}"
+    raise ReadError(problem)
 
 
 def _read_alone(reader: Reader, inputs: Sequence[str]) -> ReadOutput:

@@ -108,18 +108,12 @@ class ReaderSettings(CheckedSettings):
         get_metric(self.metric)
         most = self.end_to_end_k
         if isinstance(most, str) and not re.fullmatch(r"[1-9][0-9]{0,17}tok", most):
-            raise InputError(
-                f"`end_to_end_k` is {quoted(most)}",
-                "give a number of passages, or a budget of tokens, as in 300tok",
-                "settings.lengths",
-            )
+            remedy = "give a number of passages, or a budget of tokens, as in 300tok"
+            raise InputError(f"`end_to_end_k` is {quoted(most)}", remedy, "settings.lengths")
         names = [one.name for one in self.functions]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise InputError(
-                f"two reader functions are called {twice[0]!r}",
-                "rename one of them",
-                "reader.ambiguous",
-            )
+            problem = f"two reader functions are called {twice[0]!r}"
+            raise InputError(problem, "rename one of them", "reader.ambiguous")
         if self.prompt is not None:
             read_template(self.prompt, self.task)
 

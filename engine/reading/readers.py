@@ -121,11 +121,8 @@ def _scoring(spec: ReaderSpec, scores: Scores) -> ReaderSpec:
         why = f"{'is' if spec.function else 'runs on'} {engine.title} and gives no log-probabilities of texts"
         if thinks:
             why = "begins to think behind its prompt, where a text would be scored"
-        raise InputError(
-            f"the reader {spec.name} {why}",
-            "leave out annotators that score texts, or give them another model",
-            "reader.scores",
-        )
+        remedy = "leave out annotators that score texts, or give them another model"
+        raise InputError(f"the reader {spec.name} {why}", remedy, "reader.scores")
     return replace(spec, scores=scores, choices=())
 
 
@@ -161,11 +158,8 @@ def specify(
     name = model.name
     code = model_files.agreed_code(model.path, name, trusted=trust_remote_code)
     if augmentation == "fid" and model.architecture == "causal":
-        raise InputError(
-            f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder",
-            "use `augmentation` in-prompt, or a T5 reader",
-            "reader.fid",
-        )
+        problem = f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder"
+        raise InputError(problem, "use `augmentation` in-prompt, or a T5 reader", "reader.fid")
     quantised = model_files.quantization(model.path, name)
     template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
     _refuse_beyond(engine, model, len(template.choices), quantised)
@@ -257,11 +251,8 @@ def _refuse_beyond(
             "engine.choices",
         )
     if not all(map(is_installed, engine.modules)):
-        raise InputError(
-            f"`engine` is {name}, but {engine.title} is not installed",
-            f"{engine.install}, or {other}",
-            "engine.missing",
-        )
+        problem = f"`engine` is {name}, but {engine.title} is not installed"
+        raise InputError(problem, f"{engine.install}, or {other}", "engine.missing")
     # Our own loops multiply weights as stored, and take the size of the file for the model's size.
     if quantised and not engine.stored_bytes:
         method = quantised.get("quant_method", "a method of its own")

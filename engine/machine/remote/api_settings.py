@@ -32,9 +32,8 @@ def model_of(name: str) -> str:
     """The model that a reader or an encoder requests from a server; raises an InputError if its name has none."""
     model = name.removeprefix(PREFIX).strip()
     if not model:
-        raise InputError(
-            f"{name!r} names no model", f"write it like {PREFIX}MODEL", "server.modelless"
-        )
+        problem = f"{name!r} names no model"
+        raise InputError(problem, f"write it like {PREFIX}MODEL", "server.modelless")
     return model
 
 
@@ -191,11 +190,9 @@ class ApiSettings(ServerSettings):
         require(what, "api")
         needs_key = self.address == _DEFAULT_ADDRESS or self.api_key_env != KEY_VARIABLE
         if needs_key and not self.key:
-            raise InputError(
-                f"{self.api_key_env} is not set, and {self.host} wants a key",
-                "set it in the environment, or give `base_url` for a server of your own",
-                "server.keyless",
-            )
+            problem = f"{self.api_key_env} is not set, and {self.host} wants a key"
+            remedy = "set it in the environment, or give `base_url` for a server of your own"
+            raise InputError(problem, remedy, "server.keyless")
 
 
 def _refuse_address(address: str, what: str) -> None:
@@ -208,9 +205,8 @@ def _refuse_address(address: str, what: str) -> None:
     if not fits:
         # Masking of user and password recognizes addresses by their scheme.
         shown = address if "://" in address else address.rpartition("@")[2]
-        raise InputError(
-            f"{what} is {shown}", "write it like http://localhost:8000/v1", "server.address"
-        )
+        problem = f"{what} is {shown}"
+        raise InputError(problem, "write it like http://localhost:8000/v1", "server.address")
     if parts.query or parts.fragment:
         raise InputError(
             f"{what} {address} goes on behind its path", "leave out ? and #", "server.address"

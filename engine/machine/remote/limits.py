@@ -53,13 +53,9 @@ class Batch:
                 name = record.get("custom_id")
                 response = record.get("response") or record.get("error")
                 if not isinstance(name, str) or not isinstance(response, dict):
-                    raise InputError(
-                        "no answer of a batch: it lacks custom_id, or response and error",
-                        "give the file that the provider wrote, with a line for each request",
-                        "server.batch",
-                        path=path,
-                        line=line,
-                    )
+                    problem = "no answer of a batch: it lacks custom_id, or response and error"
+                    remedy = "give the file that the provider wrote, with a line for each request"
+                    raise InputError(problem, remedy, "server.batch", path=path, line=line)
                 if response.get("status_code") == 200:
                     self._answers[name] = response.get("body")
                 else:
@@ -117,9 +113,8 @@ def _refuse_present(paths: Iterable[Path]) -> None:
     """Refuse to overwrite requests, which a provider may be answering."""
     for path in paths:
         if path.exists():
-            raise InputError(
-                "is there already", "give another file, or delete it", "files.exists", path=path
-            )
+            problem = "is there already"
+            raise InputError(problem, "give another file, or delete it", "files.exists", path=path)
 
 
 _MINUTE = 60.0

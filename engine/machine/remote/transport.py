@@ -42,14 +42,14 @@ def bounded_client(seconds: float) -> httpx.Client:
         deadline.at = time.monotonic() + seconds
 
     def bound(response: httpx.Response) -> None:
-        asked = response.request.url
+        url = response.request.url
         if response.has_redirect_location:
             try:
-                to = asked.join(response.headers["location"])
+                to = url.join(response.headers["location"])
             except httpx.InvalidURL as error:
                 raise UntakenError(f"a redirect to what is no address ({error})") from None
-            if to.host != asked.host:
-                reason = f"{asked.host} sends requests on to {to.host or to}, which was not asked"
+            if to.host != url.host:
+                reason = f"{url.host} sends requests on to {to.host or to}, which was not asked"
                 raise UntakenError(reason, is_final=True)
         packed = response.headers.pop("content-encoding", "identity").lower()
         if packed not in ("identity", "gzip", "deflate"):
@@ -79,11 +79,9 @@ def _refuse_environment() -> None:
     try:
         httpx.create_ssl_context()
     except OSError as error:
-        raise InputError(
-            f"{variable} is {os.environ.get(variable)}, which holds no certificates ({error})",
-            "name a file of certificates, or unset it",
-            "server.certificates",
-        ) from None
+        problem = f"{variable} is {os.environ.get(variable)}, which holds no certificates ({error})"
+        remedy = "name a file of certificates, or unset it"
+        raise InputError(problem, remedy, "server.certificates") from None
     for variable in filter(os.environ.get, map(_variable, ("http", "https", "all"))):
         address = os.environ[variable]
         try:
@@ -96,18 +94,15 @@ def _refuse_environment() -> None:
                 "server.socks",
             ) from None
         except (ValueError, httpx.InvalidURL):
-            raise InputError(
-                f"{variable} is not the address of a proxy",
-                "write it like http://host:3128",
-                "server.proxy",
-            ) from None
+            problem = f"{variable} is not the address of a proxy"
+            raise InputError(problem, "write it like http://host:3128", "server.proxy") from None
 
 
 def _variable(scheme: str) -> str:
     """The environment variable that names the proxy of a scheme; lower case wins, as everywhere."""
     low = f"{scheme}_proxy"
-    given = [name for name, value in os.environ.items() if name.lower() == low and value]
-    return max(given, default=low)
+    names = [name for name, value in os.environ.items() if name.lower() == low and value]
+    return max(names, default=low)
 
 
 def proxy_variable(client: httpx.Client, address: str) -> str:
@@ -144,9 +139,8 @@ class _Network(httpcore.NetworkBackend):
         self, host: str, port: int, timeout: float | None = None, *args: Any, **options: Any
     ) -> httpcore.NetworkStream:
         left = self._deadline.left(timeout)
-        return _Stream(
-            self._network.connect_tcp(host, port, left, *args, **options), self._deadline
-        )
+        stream = self._network.connect_tcp(host, port, left, *args, **options)
+        return _Stream(stream, self._deadline)
 
 
 class _Stream(httpcore.NetworkStream):

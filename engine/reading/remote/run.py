@@ -89,11 +89,9 @@ class Requests(Local):
         (settings,) = {api.settings for api in apis}
         models = sorted({api.model for api in apis})
         if settings.max_cost is not None and settings.price_in is not None and len(models) > 1:
-            raise InputError(
-                f"`max_cost` with the models {', '.join(models)}, whose prices may differ",
-                "bound tokens with `max_tokens`, or ask one model at a time",
-                "server.costs",
-            )
+            problem = f"`max_cost` with the models {', '.join(models)}, whose prices may differ"
+            remedy = "bound tokens with `max_tokens`, or ask one model at a time"
+            raise InputError(problem, remedy, "server.costs")
         limits = limits_of(settings)
         client = Client(settings, limits)
         readers = [ApiReader(*each) for each in zip(self.specs, repeat(client), self.stats)]

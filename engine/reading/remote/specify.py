@@ -52,11 +52,8 @@ def specify_api(
     name, scores = ask.model, ask.scores
     model = model_of(name)
     if ask.augmentation == "fid":
-        raise InputError(
-            f"reader {name!r} is behind an API and cannot do Fusion-in-Decoder",
-            "use `augmentation` in-prompt, or a T5 reader",
-            "reader.fid",
-        )
+        problem = f"reader {name!r} is behind an API and cannot do Fusion-in-Decoder"
+        raise InputError(problem, "use `augmentation` in-prompt, or a T5 reader", "reader.fid")
     if tried:
         settings.require_server(f"reader {name!r}")
     template = read_template(ask.prompt or _STYLES[settings.endpoint], ask.task)
@@ -68,12 +65,9 @@ def specify_api(
             path=template.path,
         )
     if template.chat and settings.endpoint == "completions":
-        raise InputError(
-            "a chat's prompt, and `endpoint` completions continues a text",
-            "use `endpoint` chat, or a prompt without chat: true",
-            "server.endpoint",
-            path=template.path,
-        )
+        problem = "a chat's prompt, and `endpoint` completions continues a text"
+        remedy = "use `endpoint` chat, or a prompt without chat: true"
+        raise InputError(problem, remedy, "server.endpoint", path=template.path)
     prompt = make_prompt(template, ask.task, "causal", "in-prompt", controls=COMMON)
     output = 1 if template.choices else prompt.max_new_tokens
     parameters = _written(_parameters(template, settings, output, scores))
@@ -144,11 +138,9 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
     priced = settings.max_cost is not None and settings.price_in is not None
     bounds = settings.max_tokens or priced or settings.tokens_per_minute
     if bounds and answer.usage is None:
-        raise InputError(
-            f"{settings.host} does not report tokens, and nothing else can count them",
-            "leave out `max_tokens`, `max_cost` and `tokens_per_minute`",
-            "server.usage",
-        )
+        problem = f"{settings.host} does not report tokens, and nothing else can count them"
+        remedy = "leave out `max_tokens`, `max_cost` and `tokens_per_minute`"
+        raise InputError(problem, remedy, "server.usage")
     writes = not template.choices and scores != "target"
     text, tags = answer.text or "", _tags(answer, template) if writes else template.thought
     parts = Rule(template.stop, settings.endpoint == "chat", tags).parts(text)
@@ -252,11 +244,8 @@ def _without_refused(name: str, api: ApiSpec, error: RefusedError) -> ApiSpec:
             del sent[parameter]
             refused = (*api.refused, parameter)
             return replace(api, parameters=_written(sent), refused=refused)
-    raise InputError(
-        f"{api.settings.host} refuses a first request to {api.model!r} ({error})",
-        "check the model, `endpoint` and the prompt",
-        "server.refused",
-    )
+    problem = f"{api.settings.host} refuses a first request to {api.model!r} ({error})"
+    raise InputError(problem, "check the model, `endpoint` and the prompt", "server.refused")
 
 
 def _no_log_probabilities(name: str, api: ApiSpec) -> InputError:
