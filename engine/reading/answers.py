@@ -117,10 +117,8 @@ class Rule:
         parts, tokens = self.parts(text), (prompt_tokens, output_tokens)
         if parts.is_thinking:
             return ReadOutput.failed(UNFINISHED, prompt_tokens=prompt_tokens, truncated=truncated)
-        ended = "stop" if parts.is_ended else ended
-        return ReadOutput(
-            parts.answer.strip(), *tokens, truncated, thought=parts.thought, ended=ended
-        )
+        answer, ended = parts.answer.strip(), "stop" if parts.is_ended else ended
+        return ReadOutput(answer, *tokens, truncated, thought=parts.thought, ended=ended)
 
 
 def tags_in(text: str) -> tuple[str, str] | None:

@@ -121,13 +121,11 @@ class ReadingCosts:
         done: reads done now, failed ones included.
         seconds: wall-clock seconds of reading, start of the actors included; for shared actors, this job's share by
             ``reader_seconds``.
-        reads_per_second: ``done`` by ``seconds``.
         reader_seconds: time that the actors spent reading, in total.
         prompt_tokens, output_tokens: of the reads done now.
         computed_tokens: prompt tokens that were computed; a beginning that several prompts share counts once.
         padded_tokens: the same with padding.
         memory_halvings: batches halved because memory ran out.
-        retried_requests: requests repeated after a failure.
         changed_servers: answers that named another model, or another fingerprint of the server, than the first.
         unreported_answers: answers without a count of their tokens, which count as 0.
         alone: reads done one at a time, since the model reads the padding of others.
@@ -226,9 +224,9 @@ def merge_kinds(several: Iterable[Kinds]) -> Kinds:
     return merged
 
 
-def set_wanted(costs: ReadingCosts, wanted: Mapping[str, int]) -> None:
+def set_wanted(costs: ReadingCosts, counts: Mapping[str, int]) -> None:
     """Set ``wanted`` by kind in the costs, and ``reused`` as the difference to ``done``."""
-    for kind, count in wanted.items():
+    for kind, count in counts.items():
         kind_costs = costs.kinds.setdefault(kind, KindCosts())
         kind_costs.wanted, kind_costs.reused = count, count - kind_costs.done
 

@@ -131,6 +131,5 @@ class FunctionReader:
     def _output(self, text: str | BaseException | None) -> ReadOutput:
         if isinstance(text, str):
             return self._rule.output(text, 0, 0)
-        return ReadOutput.failed(
-            "the function gives None for it" if text is None else reason_of(text)
-        )
+        reason = "the function gives None for it" if text is None else reason_of(text)
+        return ReadOutput.failed(reason)

@@ -170,24 +170,22 @@ def _other(
         return None
     maker, anew = next(iter(known.values())), "make LLM calls again with `reread`"
     if spec.api and not spec.executor:
-        then = (
-            f"and answered as {quoted(maker['who'])} where the store has LLM calls of {spec.name}"
-        )
-        problem = f"{spec.api.settings.host} answers as {quoted(who)}, {then}"
+        problem = f"{spec.api.settings.host} answers as {quoted(who)}, and answered as "
+        problem += f"{quoted(maker['who'])} where the store has LLM calls of {spec.name}"
         return InputError(problem, f"give the name of the other model, or {anew}", "reader.changed")
     files = f"({maker['file']}, now {now['file']})"
     problem = f"the store has LLM calls by other code of {spec.executor or spec.name} {files}"
     return InputError(problem, f"give this one another version, or {anew}", "store.reader")
 
 
-def earlier_reads(spec: ReaderSpec, place: Folder, wanted: pl.DataFrame) -> pl.DataFrame:
-    """Wanted reads (the reads table) that the store has only under earlier keys, with the keys of ``wanted``."""
+def earlier_reads(spec: ReaderSpec, place: Folder, requested: pl.DataFrame) -> pl.DataFrame:
+    """Requested reads (the reads table) that the store has only under earlier keys, with their present keys."""
     reads = tables.empty(tables.READS)
     if not spec.earlier:
         return reads
-    own = store.find(store.listing(place, spec.fingerprint), wanted[READ_KEY]).reads[READ_KEY]
+    own = store.find(store.listing(place, spec.fingerprint), requested[READ_KEY]).reads[READ_KEY]
     for fingerprint in spec.earlier:
-        left = wanted.filter(~pl.col(READ_KEY).is_in([*own, *reads[READ_KEY]]))
+        left = requested.filter(~pl.col(READ_KEY).is_in([*own, *reads[READ_KEY]]))
         rows = left.unique(READ_KEY).select(READ_KEY, INPUTS).iter_rows()
         keys = {read_key(fingerprint, inputs): key for key, inputs in rows}
         sought = pl.Series(READ_KEY, list(keys), pl.String)

@@ -165,9 +165,8 @@ class Attempts:
         wait, ask = self.ledger.hand_over.options(max_task_retries=0), self.ledger.cut
         may, pace = False, None
         while not may:
-            may, pace = answer(wait.remote(unit, role), None, SECONDS_TO_COUNT) or answer(
-                ask.remote(unit, role), (True, None), SECONDS_TO_COUNT
-            )
+            reply = answer(wait.remote(unit, role), None, SECONDS_TO_COUNT)
+            may, pace = reply or answer(ask.remote(unit, role), (True, None), SECONDS_TO_COUNT)
         return pace
 
     def begin(self, unit: int, attempt: Attempt) -> int:

@@ -47,11 +47,11 @@ def budget_notes(
     reader: ReaderSettings,
 ) -> Iterator[Note]:
     """Note lists that a budget does not fit: their first passage is too long, or ``k`` ends them too early."""
+    first = pl.col(TOKENS).sort_by(RANK).first().alias("first")
+    by_query = runs.group_by(RUN, QUERY_ID, maintain_order=True)
+    all_lists = by_query.agg(first, pl.col(TOKENS).sum(), pl.len().alias(N))
     for budget, run in product(budgets, names):
-        lists = runs.filter(pl.col(RUN) == run).group_by(QUERY_ID, maintain_order=True).agg(
-            pl.col(TOKENS).sort_by(RANK).first().alias("first"), pl.col(TOKENS).sum(), pl.len().alias(N)
-        )  # fmt: skip
-        about = (f"{run} at {budget} tokens",)
+        lists, about = all_lists.filter(pl.col(RUN) == run), (f"{run} at {budget} tokens",)
         yield count_note(
             "nothing_in_budget",
             lists.filter(pl.col("first") > budget).height,

@@ -60,13 +60,13 @@ class Observations:
     def record(self) -> dict[str, Any]:
         """The current counts, in the format of ``progress.json`` (docs/formats.md)."""
         with self._lock:
-            now, (done, expected) = self._clock(), self._reached
+            now, (ended, expected) = self._clock(), self._reached
             together = sum(self._roles.values(), Counter[str]())
             if not (new := together["calls_new"]):  # until then, actors load
                 self._records.clear()
             self._records.append((now, new))
             since, before = self._records[0]
-            left = (now - since) * (expected - done) / (new - before) if new > before else None
+            left = (now - since) * (expected - ended) / (new - before) if new > before else None
             pools = list(self._pools.values())
             # This process reads if Ray has no part.
             alive = pools[-1].actors or min(1, len(self._actors)) if pools else 0
@@ -74,9 +74,9 @@ class Observations:
             self._last = now
             tokens = together["tokens_in"], together["tokens_out"]
             return {
-                "calls_done": done,
+                "calls_done": ended,
                 "calls_expected": expected,
-                "seconds_left": left if done < expected else 0.0,
+                "seconds_left": left if ended < expected else 0.0,
                 "units_waiting": pools[-1].waiting_units if pools else 0,
                 "units_repeated": sum(pool.repeated_units for pool in pools),
                 "actors_alive": alive,

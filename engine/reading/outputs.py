@@ -151,9 +151,8 @@ def merge_outputs(parts: Iterable[OutputCounts]) -> OutputCounts:
 
 def output_notes(outputs: OutputCounts, metric: str) -> Iterator[Note]:
     """Notes on the reader and the metric, from the outputs of all reads."""
-    yield count_note(
-        "empty_outputs", outputs.empty, "output[|s] [is|are] empty and [scores|score] 0"
-    )
+    what = "output[|s] [is|are] empty and [scores|score] 0"
+    yield count_note("empty_outputs", outputs.empty, what)
     for role, masses in outputs.masses.items():
         reads = sum(masses.values())
         half = median(map(float, Counter(masses).elements())) if reads else 0
@@ -250,11 +249,8 @@ def damaged_files(costs: Iterable[ReadingCosts]) -> Note:
 def not_as_trained(readers: Iterable[tuple[ReaderSpec, str]]) -> Note:
     """A note if the bundled reader gets its passages in another way than in its training."""
     kinds = {augmentation for spec, augmentation in readers if spec.name == BUNDLED_FID}
-    return Note(
-        "reader_not_as_trained",
-        int("in-prompt" in kinds),
-        f"{BUNDLED_FID} was trained to read as Fusion-in-Decoder, and read prompts: give `augmentation` fid",
-    )
+    text = f"{BUNDLED_FID} was trained to read as Fusion-in-Decoder, and read prompts: give `augmentation` fid"
+    return Note("reader_not_as_trained", int("in-prompt" in kinds), text)
 
 
 def _not_applied(all_specs: Sequence[ReaderSpec]) -> Note:

@@ -83,16 +83,16 @@ def wanted_reads(
     return pl.DataFrame(rows, schema=WANTED, orient="row")
 
 
-def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
-    """Distinct wanted reads missing from the store, in their order."""
+def missing_reads(requested: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
+    """Distinct requested reads missing from the store, in their order."""
     is_stored = pl.col(READ_KEY).is_in(stored[READ_KEY].implode())
-    return wanted.unique(READ_KEY, keep="first", maintain_order=True).filter(~is_stored)
+    return requested.unique(READ_KEY, keep="first", maintain_order=True).filter(~is_stored)
 
 
-def answered(wanted: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
-    """Wanted reads, in their order, with their first outputs (the columns of ``outputs``), null if missing."""
+def answered(requested: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
+    """Requested reads, in their order, with their first outputs (the columns of ``outputs``), null if missing."""
     known = outputs.drop(QUERY_ID, DOC_IDS, strict=False).unique(READ_KEY, keep="first")
-    reads = wanted.select(READ_KEY, QUERY_ID, DOC_IDS)
+    reads = requested.select(READ_KEY, QUERY_ID, DOC_IDS)
     return reads.join(known, on=READ_KEY, how="left", maintain_order="left")
 
 

@@ -246,41 +246,25 @@ class ReaderSpec:
     @property
     def fingerprint(self) -> str:
         """Hash of all settings that decide outputs: equal fingerprints give equal outputs for equal inputs."""
-        decisive = [
-            READING_VERSION,
-            self.weights,
-            self.architecture,
-            self.dtype,
-            "greedy",
-            self.max_new_tokens,
-            self.stop,
-            self.max_input_tokens,
-            self.tail_marker,
-            self.shared_prefix,
-            self.engine,
-            self.special_tokens,
-            self.choices,
-        ]
-        if self.begun:  # earlier reads lost the token if a prompt was cut
-            decisive.append({"begun": True})
-        if self.fused_attention and self.engine == "transformers" and not self.executor:
-            decisive.append({"fused_attention": True})
-        if self.thought != THINK or self.room:
-            decisive.append({"thought": [*self.thought, self.room]})
-        if self.generation and self.writes:  # earlier reads ran without these settings
-            decisive.append({"generation": self.generation})
-        if self.scores:
-            decisive.append({"scores": self.scores})
-        if self.executor:  # without an executor, the hash of stored reads stays
-            decisive.append({"executor": self.executor})
-        if self.code:
-            decisive.append({"code": self.code})
-        if self.api:
-            decisive.append({"api": self.api.decisive})
-        if self.function:
-            decisive.append({"function": self.function.decisive})
-        if self.renewals:
-            decisive.append({"renewals": self.renewals})
+        model = [READING_VERSION, self.weights, self.architecture, self.dtype, "greedy"]
+        limits = [self.max_new_tokens, self.stop, self.max_input_tokens, self.tail_marker]
+        prompt = [self.shared_prefix, self.engine, self.special_tokens, self.choices]
+        in_own_loops = self.engine == "transformers" and not self.executor
+        # Each counts only where it is set: the hashes of earlier reads stay.
+        later = {
+            "begun": self.begun,  # earlier reads lost the token if a prompt was cut
+            "fused_attention": self.fused_attention and in_own_loops,
+            "thought": (self.thought != THINK or self.room) and [*self.thought, self.room],
+            "generation": self.writes and self.generation,  # earlier reads ran without it
+            "scores": self.scores,
+            "executor": self.executor,
+            "code": self.code,
+            "api": self.api and self.api.decisive,
+            "function": self.function and self.function.decisive,
+            "renewals": self.renewals,
+        }
+        decisive = [*model, *limits, *prompt]
+        decisive += ({name: value} for name, value in later.items() if value)
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
 

@@ -20,16 +20,8 @@ from engine.messages.extras import is_installed
 from engine.reading.answers import ROOM
 from engine.reading.function_reader import specify_function
 from engine.reading.models import weights
-from engine.reading.prompting import controls
-from engine.reading.prompting.prompts import (
-    DEFAULT_STYLE,
-    PASSAGES,
-    Prompt,
-    Purpose,
-    Template,
-    make_prompt,
-    read_template,
-)
+from engine.reading.prompting import controls, prompts
+from engine.reading.prompting.prompts import Prompt, Purpose, Template
 from engine.reading.protocol import ENGINES, Augmentation, Reader, ReaderSpec, Scores, call
 from engine.reading.reader_settings import ReaderAsk, ReaderSettings, RunningSettings
 from engine.reading.remote.specify import specify_api
@@ -161,7 +153,7 @@ def specify(
         problem = f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder"
         raise InputError(problem, "use `augmentation` in-prompt, or a T5 reader", "reader.fid")
     quantised = model_files.quantization(model.path, name)
-    template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
+    template = prompts.read_template(prompt or prompts.DEFAULT_STYLE[model.architecture], task)
     _refuse_beyond(engine, model, len(template.choices), quantised)
     stored = call(ENGINES[engine].stored_bytes, model) or 0
     rendered = _make_prompt(template, task, model, augmentation, trusted=bool(code))
@@ -226,7 +218,11 @@ def greedy_settings(path: Path, engine: str) -> tuple[str, tuple[str, ...]]:
 @functools.lru_cache(maxsize=64)
 def _is_begun(model: weights.Weights, template: Template, *, trusted: bool) -> bool:
     """Whether the tokenizer's begin token precedes the passages of a prompt that begins with them."""
-    if model.architecture != "causal" or template.chat or template.body.fields[0] != PASSAGES:
+    if (
+        model.architecture != "causal"
+        or template.chat
+        or template.body.fields[0] != prompts.PASSAGES
+    ):
         return False
     return bool(controls.load_tokenizer(model.path, model.name, trusted=trusted)("")["input_ids"])
 
@@ -277,7 +273,9 @@ def _make_prompt(
         head, tail = controls.around_message(path, model.name, template.system, trusted=trusted)
     has_sentinels = kind == "encoder-decoder"
     known = controls.controls_of(path, model.digest, sentinels=has_sentinels, trusted=trusted)
-    return make_prompt(template, task, kind, augmentation, head=head, tail=tail, controls=known)
+    return prompts.make_prompt(
+        template, task, kind, augmentation, head=head, tail=tail, controls=known
+    )
 
 
 def _refuse_too_little(spec: ReaderSpec, *, gpu: bool) -> None:

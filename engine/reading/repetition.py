@@ -32,7 +32,7 @@ _TOGETHER = 256
 
 
 def repeat_sample(
-    wanted: pl.DataFrame,
+    requested: pl.DataFrame,
     reads: pl.DataFrame,
     spec: ReaderSpec,
     *,
@@ -54,7 +54,7 @@ def repeat_sample(
     Raises:
         ReadError: outputs were lost on the way.
     """
-    plan, place = draw(wanted, reads, size, seed), pl.int_range(pl.len())
+    plan, place = draw(requested, reads, size, seed), pl.int_range(pl.len())
     alone = (plan.height + 1) // 2
     # Each group is a unit: half of the reads alone, the others together.
     group = pl.when(place < alone).then(place).otherwise(alone + (place - alone) // _TOGETHER)
@@ -96,20 +96,22 @@ def repeat_sample(
         "sha256": {
             **({"weights": spec.weights} if spec.is_reproducible else {}),
             "reader": spec.fingerprint,
-            "reads": hashlib.sha256("".join(wanted[READ_KEY].unique().sort()).encode()).hexdigest(),
+            "reads": hashlib.sha256(
+                "".join(requested[READ_KEY].unique().sort()).encode()
+            ).hexdigest(),
         },
         "reproducible": spec.is_reproducible,
     }
 
 
-def draw(wanted: pl.DataFrame, reads: pl.DataFrame, size: int, seed: int) -> pl.DataFrame:
+def draw(requested: pl.DataFrame, reads: pl.DataFrame, size: int, seed: int) -> pl.DataFrame:
     """Draw ``size`` of a job's distinct reads at random, in random order; all reads if there are fewer.
 
     Each kind (reads of no passage, a single one, several) gives the same share, or all its reads. The sample depends on
     the seed and the set of reads, not on their order.
     """
     kinds = pl.col(DOC_IDS).list.len().clip(upper_bound=2)
-    succeeded = wanted.filter(reads[FAILURE].is_null())
+    succeeded = requested.filter(reads[FAILURE].is_null())
     distinct = succeeded.unique(READ_KEY, keep="first", maintain_order=True).sort(READ_KEY)
     generator, drawn = np.random.default_rng(seed), distinct.clear()
     groups = [group for _, group in distinct.group_by(kinds, maintain_order=True)]

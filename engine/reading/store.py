@@ -247,9 +247,8 @@ class Listing:
 
     @cached_property
     def _spans(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        spans = [
-            span_of(name) or (-1, BUCKETS) for name in self.names
-        ]  # inside no span, if unknown
+        # An unknown span lies inside no other.
+        spans = [span_of(name) or (-1, BUCKETS) for name in self.names]
         low, high = np.array(spans, dtype=np.int64).reshape(-1, 2).T
         return low, high
 

@@ -327,12 +327,8 @@ class _Actor:
             else:
                 died = ReadOutput.failed("the reader's process died in this call")
                 parts.append(UnitResult(alone, [died], worker, 0.0, {}))
-        return UnitResult(
-            unit,
-            [output for part in parts for output in part.outputs],
-            worker,
-            sum(part.seconds for part in parts),
-            asdict(self._local.readers[unit.reader].stats),
-            sum(part.computed_tokens for part in parts),
-            sum(part.padded_tokens for part in parts),
-        )
+        outputs = [output for part in parts for output in part.outputs]
+        seconds, stats = sum(part.seconds for part in parts), self._local.readers[unit.reader].stats
+        computed = sum(part.computed_tokens for part in parts)
+        padded = sum(part.padded_tokens for part in parts)
+        return UnitResult(unit, outputs, worker, seconds, asdict(stats), computed, padded)
