@@ -23,6 +23,7 @@ from engine.sources.io.files import is_text
 from engine.sources.io.locations import DAMAGE, PACKED, Location
 from engine.sources.io.parquet import open_parquet
 from engine.sources.io.records import (
+    BOM,
     SkipBad,
     damaged,
     decode_line,
@@ -36,23 +37,9 @@ from engine.sources.io.records import (
 )
 
 # Sections that contain references rather than prose (the DPR passages leave them out too).
-BACK_MATTER = frozenset(
-    [
-        "references",
-        "external links",
-        "see also",
-        "further reading",
-        "notes",
-        "bibliography",
-        "footnotes",
-        "sources",
-        "citations",
-        "notes and references",
-        "works cited",
-        "gallery",
-        "filmography and references",
-    ]
-)
+_SECTIONS = """references, external links, see also, further reading, notes, bibliography, footnotes, sources, citations,
+ notes and references, works cited, gallery, filmography and references"""
+BACK_MATTER = frozenset(map(str.strip, _SECTIONS.split(",")))
 
 
 @dataclass(frozen=True)
@@ -84,14 +71,11 @@ _SECTION, _BULLET = "Section::::", "BULLET::::"
 
 
 def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) -> Article:
-    """The article of a record.
+    """The article of a record; an InputError without id or text.
 
     Its id is ``id`` (or ``_id``, ``doc_id``, ``wikipedia_id``), its title ``title`` (or ``wikipedia_title``), its text
     ``text`` (or ``contents``): a string, or KILT's list of paragraphs. Its name in the provenance of questions is
     ``article_id``, else ``wikipedia_id`` (as in KILT), else its title.
-
-    Raises:
-        InputError: there is no id or no text.
     """
     fault = partial(InputError, path=path, line=number)
     page_id = first_of(record, ID_FIELDS)
@@ -102,9 +86,8 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
     if page_id is None or isinstance(page_id, (bool, dict, list)) or not isinstance(text, str):
         raise fault("an article without id or text", 'add "id" and "text"', "articles.text")
     if isinstance(page_id, float):
-        raise fault(
-            f"the id {quoted(page_id)}", "write ids as strings or whole numbers", "articles.id"
-        )
+        remedy = "write ids as strings or whole numbers"
+        raise fault(f"the id {quoted(page_id)}", remedy, "articles.id")
     article = Article(str(page_id), title, text, str(first_of(record, NAME_FIELDS) or ""))
     if not is_text(article.page_id, article.title, article.text, article.name):
         problem = f"article {quoted(page_id)} holds half a surrogate pair"
@@ -118,19 +101,17 @@ def kilt_text(paragraphs: list[str], title: str) -> str:
     Left out are a first paragraph that repeats the title, headings (``Section::::History.``), markers of list items
     (``BULLET::::- item``) and sections after the prose (see also, references …), as from MediaWiki dumps.
     """
-    kept: list[str] = []
+    prose: list[str] = []
     skipping = False
     for place, paragraph in enumerate(paragraphs):
         line = " ".join(paragraph.split())
-        if place == 0 and line == title:
-            continue
         if line.startswith(_SECTION):
             path = line.removeprefix(_SECTION).split(".:")
             skipping = any(part.strip(" .:").lower() in BACK_MATTER for part in path)
-        elif line and not skipping:
+        elif line and not skipping and (place or line != title):
             item = line.startswith(_BULLET)
-            kept.append(line.removeprefix(_BULLET).lstrip("- ") if item else line)
-    return "\n".join(kept)
+            prose.append(line.removeprefix(_BULLET).lstrip("- ") if item else line)
+    return "\n".join(prose)
 
 
 _REMEDY = 'write {"data": [{"title": …, "paragraphs": [{"context": …, "qas": […]}]}]}'
@@ -151,9 +132,8 @@ def is_squad(path: Location) -> bool:
     try:
         first = parse_json(line)
     except ValueError:
-        return line.strip() in (b"{", b"[") or (
-            bool(line) and locations.name_of(path).endswith(_NAMES)
-        )
+        in_json = bool(line) and locations.name_of(path).endswith(_NAMES)
+        return in_json or line.strip() in (b"{", b"[")
     return isinstance(first, dict) and isinstance(first.get("data"), list)
 
 
@@ -167,27 +147,25 @@ def read_squad(path: Location) -> Iterator[tuple[Article, list[dict[str, Any]]]]
     Raises:
         InputError: not such a document; if its JSON is broken, the error names the line.
     """
+    fault = partial(InputError, path=path)
     document = read_json_document(path, "a SQuAD document")
     entries = document.get("data") if isinstance(document, dict) else None
     if not isinstance(entries, list):
-        raise InputError('JSON without a list "data"', _REMEDY, "articles.data", path=path)
+        raise fault('JSON without a list "data"', _REMEDY, "articles.data")
     stem = "_".join(locations.name_of(path).split(".json")[0].split())
     for number, entry in enumerate(entries):
         paragraphs = entry.get("paragraphs") if isinstance(entry, dict) else None
         if not isinstance(paragraphs, list):
-            raise InputError(
-                f"data[{number}] has no paragraphs", _REMEDY, "articles.paragraphs", path=path
-            )
+            raise fault(f"data[{number}] has no paragraphs", _REMEDY, "articles.paragraphs")
         title = str(entry.get("title") or "")
         for place, paragraph in enumerate(paragraphs):
             where = f"data[{number}].paragraphs[{place}]"
             context = paragraph.get("context") if isinstance(paragraph, dict) else None
             if not isinstance(context, str):
-                raise InputError(f"{where} has no context", _REMEDY, "articles.context", path=path)
+                raise fault(f"{where} has no context", _REMEDY, "articles.context")
             questions = paragraph.get("qas") or []
             if not isinstance(questions, list) or not all(isinstance(q, dict) for q in questions):
-                problem = f"{where}.qas is not a list of objects"
-                raise InputError(problem, _REMEDY, "articles.questions", path=path)
+                raise fault(f"{where}.qas is not a list of objects", _REMEDY, "articles.questions")
             page_id = f"{stem}-{number}.{place}"
             yield Article(page_id, title, context, title or str(number)), questions
 
@@ -211,6 +189,7 @@ def raw_pages(
             ``skip`` tolerates.
     """
     path = locations.require_file(path, _DUMP)
+    remedy = f"give {_DUMP}"
     # Bytes read but not yet cut, and the line in which they begin.
     buffer, line, any_page = b"", 1, False
 
@@ -242,16 +221,12 @@ def raw_pages(
                     yield begin + before.count(b"\n"), text[start:]
                 buffer = buffer[at:]
                 if len(buffer) > largest:
-                    problem = (
-                        f"a page of more than {largest >> 20} MiB, or a page without an end tag"
-                    )
-                    number = _first_line(line, buffer)
-                    raise InputError(
-                        problem, f"give {_DUMP}", "articles.length", path=path, line=number
-                    )
+                    most, line = f"{largest >> 20} MiB", _first_line(line, buffer)
+                    problem = f"a page of more than {most}, or a page without an end tag"
+                    raise InputError(problem, remedy, "articles.length", path=path, line=line)
         opened = buffer.find(_OPEN)
         if not any_page and opened < 0:
-            raise InputError("holds no <page>", f"give {_DUMP}", "articles.page", path=path)
+            raise InputError("holds no <page>", remedy, "articles.page", path=path)
         if opened >= 0 or not buffer.rstrip().endswith(_END):
             where = "within a page" if opened >= 0 else "before </mediawiki>"
             raise _malformed(path, line + buffer.count(b"\n"), f"ends {where}")
@@ -259,11 +234,9 @@ def raw_pages(
         raise damaged(path, line, error) from None
 
 
-def _malformed(path: Location, line: int, problem: str) -> InputError:
-    remedy = "download the dump again"
-    return InputError(
-        f"not well-formed XML ({problem})", remedy, "articles.xml", path=path, line=line
-    )
+def _malformed(path: Location, line: int, reason: str) -> InputError:
+    problem, remedy = f"not well-formed XML ({reason})", "download the dump again"
+    return InputError(problem, remedy, "articles.xml", path=path, line=line)
 
 
 def _first_line(line: int, text: bytes) -> int:
@@ -272,12 +245,10 @@ def _first_line(line: int, text: bytes) -> int:
 
 
 def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) -> Article | None:
-    """The article of a page; None for redirects and other namespaces.
+    """The article of a page that begins in ``line`` of a dump; None for redirects and other namespaces.
 
-    Its text is empty if ``prose`` is false: rendering takes most of the time.
-
-    Raises:
-        InputError: the page, which begins in ``line`` of the dump, is not well-formed.
+    Its text is empty if ``prose`` is false: rendering takes most of the time. An InputError says that the page is not
+    well-formed, or is nested too deeply.
     """
     try:
         element = ElementTree.fromstring(page)
@@ -293,10 +264,8 @@ def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) ->
 
             text = plain_text(markup, BACK_MATTER)
     except RecursionError:
-        problem = "a page whose markup is nested too deeply"
-        raise InputError(
-            problem, "leave the page out", "articles.depth", path=path, line=line
-        ) from None
+        problem, remedy = "a page whose markup is nested too deeply", "leave the page out"
+        raise InputError(problem, remedy, "articles.depth", path=path, line=line) from None
     return Article(element.findtext("id") or "", element.findtext("title") or "", text)
 
 
@@ -305,7 +274,8 @@ Layout = Literal["mediawiki", "json-lines", "squad", "parquet"]
 WHAT = "articles: a MediaWiki dump, JSONL, Parquet, a SQuAD document, or a directory of such files"
 # Half a second of work for wikitext.
 CHUNK_BYTES = 1 << 20
-_KNOWN = (".xml", ".jsonl", ".json", ".parquet", ".pq")
+_SUFFIXES = (".xml", ".jsonl", ".json", ".parquet", ".pq")
+_KNOWN = tuple(suffix + packed for suffix in _SUFFIXES for packed in ("", *PACKED))
 
 
 @dataclass(frozen=True)
@@ -333,11 +303,10 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
             continue
         inside = locations.list_files(source)
         beir = locations.named(inside, "corpus.jsonl")
-        known = beir[:1] or [f for f in inside if _unpacked(f).endswith(_KNOWN)]
+        known = beir[:1] or [f for f in inside if locations.name_of(f).lower().endswith(_KNOWN)]
         if not known:
-            raise InputError(
-                "a directory without articles", f"give {WHAT}", "articles.none", path=source
-            )
+            problem = "a directory without articles"
+            raise InputError(problem, f"give {WHAT}", "articles.none", path=source)
         files += known
     return files
 
@@ -346,20 +315,16 @@ def layout_of(path: Location) -> Layout:
     """The layout of a file, by its first bytes.
 
     Parquet starts with ``PAR1``, a MediaWiki dump with ``<``; JSON is a SQuAD document if ``is_squad``, else JSONL.
-
-    Raises:
-        InputError: the file cannot be read.
     """
     start = read_document(path, WHAT, 1 << 16)
     if start.startswith(b"PAR1"):
         return "parquet"
-    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    text = start.removeprefix(BOM).lstrip()
     if text.startswith(b"<"):
         return "mediawiki"
     if text and text[:1] not in b"{[":
-        raise InputError(
-            f"starts with {text[:20]!r}", f"give {WHAT}", "articles.layout", path=path, line=1
-        )
+        problem = f"starts with {text[:20]!r}"
+        raise InputError(problem, f"give {WHAT}", "articles.layout", path=path, line=1)
     return "squad" if is_squad(path) else "json-lines"
 
 
@@ -391,13 +356,13 @@ def article_chunks(
                 yield Chunk(path, layout, [(None, row) for row in batch.iter_rows(named=True)])
         return
     records: list[tuple[int | None, bytes]] = []
-    held = 0
+    total = 0
     for record in raw_pages(path, skip=skip) if layout == "mediawiki" else raw_lines(path, WHAT):
         records.append(record)
-        held += len(record[1])
-        if held >= size:
+        total += len(record[1])
+        if total >= size:
             yield Chunk(path, layout, records)
-            records, held = [], 0
+            records, total = [], 0
     if records:
         yield Chunk(path, layout, records)
 
@@ -410,11 +375,11 @@ def parse_chunk(
     Redirects and other namespaces of dumps are left out; ``prose`` as in ``parse_page``.
     """
     for line, record in chunk.records:
+        article: Article | InputError | None
         try:
             article = _parse(chunk, line, record, prose=prose)
         except InputError as error:
-            yield line, error
-            continue
+            article = error
         if article is not None:
             yield line, article
 
@@ -445,10 +410,3 @@ def _parse(chunk: Chunk, line: int | None, record: Any, *, prose: bool) -> Artic
         return parse_page(chunk.path, line or 1, record, prose=prose)
     text = decode_line(chunk.path, line or 1, record)
     return parse_record(chunk.path, line, parse_json_object(chunk.path, line or 1, text))
-
-
-def _unpacked(path: Location) -> str:
-    name = locations.name_of(path).lower()
-    for suffix in PACKED:
-        name = name.removesuffix(suffix)
-    return name

@@ -8,20 +8,8 @@ from collections.abc import Callable, Collection
 import mwparserfromhell as mw
 from mwparserfromhell import nodes
 
-_DROPPED_TAGS = frozenset(
-    [
-        "ref",
-        "references",
-        "table",
-        "gallery",
-        "math",
-        "timeline",
-        "imagemap",
-        "score",
-        "source",
-        "syntaxhighlight",
-    ]
-)
+_DROPPED = "ref references table gallery math timeline imagemap score source syntaxhighlight"
+_DROPPED_TAGS = frozenset(_DROPPED.split())
 _DROPPED_LINKS = re.compile(r"\s*(?:file|image|category|media)\s*:|\s*[a-z\-]{2,12}:[^ ]", re.I)
 _BLOCK_TAGS = frozenset({"li", "dd", "dt", "br", "blockquote", "p", "div", "poem", "center", "hr"})
 
@@ -66,14 +54,12 @@ def _render_node(node: nodes.Node) -> str:
         target = str(node.title)
         if _DROPPED_LINKS.match(target):
             return ""
-        return _render(node.text) if node.text is not None else target.removeprefix(":")
+        return target.removeprefix(":") if node.text is None else _render(node.text)
     if isinstance(node, nodes.ExternalLink):
         return _render(node.title) if node.brackets else ""
     if isinstance(node, nodes.Tag):
         name = str(node.tag).strip().lower()
-        if name in _DROPPED_TAGS:
-            return ""
-        content = _render(node.contents)
+        content = "" if name in _DROPPED_TAGS else _render(node.contents)
         return f"\n{content}" if name in _BLOCK_TAGS else content
     if isinstance(node, nodes.HTMLEntity):
         return str(node.normalize())
@@ -82,8 +68,7 @@ def _render_node(node: nodes.Node) -> str:
         arguments = [_render(p.value).strip() for p in node.params if not p.showkey]
         if name.startswith("lang-") and name not in _INLINE_TEMPLATES:
             return "".join(arguments[:1])
-        render = _INLINE_TEMPLATES.get(name)
-        return render(arguments) if render is not None else ""
+        return _INLINE_TEMPLATES[name](arguments) if name in _INLINE_TEMPLATES else ""
     return ""  # comments and stray template arguments
 
 
@@ -92,8 +77,7 @@ def _nth(position: int) -> Callable[[list[str]], str]:
 
 
 def _convert(arguments: list[str]) -> str:
-    # {{convert|120|km|mi}} and the range form {{convert|120|to|150|km}}: kept as written, not
-    # converted.
+    # {{convert|120|km|mi}} and the range form {{convert|120|to|150|km}}: as written, not converted.
     parts: list[str] = []
     for argument in arguments:
         parts.append({"-": "to", "–": "to"}.get(argument, argument))

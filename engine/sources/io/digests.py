@@ -77,10 +77,8 @@ def identity(place: Location) -> str:
     """64 hexadecimal digits that change when a file, or a file in a directory, does.
 
     They cover the names and the first 16 MiB in all, and, for a longer file, its size and the time of its last change
-    (at an address, the marks of the store): a later change with the time set back passes.
-
-    Raises:
-        InputError, OSError: an address, or a path, that cannot be opened.
+    (at an address, the marks of the store): a later change with the time set back passes. An address that cannot be
+    opened is an InputError, a path an OSError.
     """
     place = locations.locate(place)
     if locations.is_data_set(place):

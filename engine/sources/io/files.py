@@ -37,10 +37,8 @@ if TYPE_CHECKING:  # every command begins with this module, and few write tables
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Give a temporary path beside ``path`` that becomes ``path`` when the block succeeds.
 
-    Even if the process is killed, ``path`` holds the old content or the new, never a partial one.
-
-    Raises:
-        WriteError: the disk is full, or the place cannot be written.
+    Even if the process is killed, ``path`` holds the old content or the new, never a partial one. A WriteError says
+    that the disk is full, or that the place cannot be written.
     """
     path = Path(path)
     with reported_writing(path), temporary_file(path) as temporary:
@@ -51,12 +49,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_directory(path: str | Path) -> Iterator[Path]:
-    """Give a temporary directory beside ``path`` that becomes ``path`` when the block succeeds.
-
-    Raises:
-        InputError: ``path`` is not empty, so it cannot be replaced in one step.
-        WriteError: the disk is full, or the place cannot be written.
-    """
+    """As ``atomic_path``, for a directory; an InputError if ``path`` has content, as it is replaced in one step."""
     path = Path(path)
     if path.exists() and any(path.iterdir()):
         raise InputError(
@@ -162,12 +155,12 @@ def temporary_file(target: Path) -> AbstractContextManager[Path]:
 
     The suffix stays last, since writers choose the format by it. Creates the folder.
     """
-    return _held(target, target.suffix, partial(Path.touch, exist_ok=False))
+    return _temporary(target, target.suffix, partial(Path.touch, exist_ok=False))
 
 
 def temporary_directory(target: Path) -> AbstractContextManager[Path]:
     """Give an empty folder beside ``target``; it is removed if the block leaves it there."""
-    return _held(target, "", Path.mkdir)
+    return _temporary(target, "", Path.mkdir)
 
 
 def abandoned(directory: Path, *, of: Path | None = None) -> Iterator[Path]:
@@ -181,7 +174,7 @@ def abandoned(directory: Path, *, of: Path | None = None) -> Iterator[Path]:
         names = (path for path in sorted(directory.iterdir()) if path.name.startswith(begin))
         for path in left_behind(path for path in names if NAME.fullmatch(path.name)):
             with contextlib.suppress(FileNotFoundError):
-                changed = max(one.lstat().st_mtime for one in (path, *path.rglob("*")))
+                changed = max(inner.lstat().st_mtime for inner in (path, *path.rglob("*")))
                 if f".{_machine()}" in path.name or time.time() - changed > _OLD:
                     yield path
 
@@ -232,7 +225,7 @@ def _remove_abandoned_once(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _held(target: Path, suffix: str, make: Callable[[Path], None]) -> Iterator[Path]:
+def _temporary(target: Path, suffix: str, make: Callable[[Path], None]) -> Iterator[Path]:
     target = target.absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned_once(target.parent)
@@ -276,14 +269,14 @@ def held_folder(folder: Path) -> Iterator[bool]:
     Creates it if missing, and removes it again if it stays empty. Gives False if another process holds it; always True
     if the file system has no locks.
     """
-    made = not folder.exists()
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     number = os.open(folder, os.O_RDONLY)
     try:
         yield _lock(number) is not False
     finally:
         os.close(number)
-        if made:
+        if is_new:
             with contextlib.suppress(OSError):  # it holds results, or files of others
                 folder.rmdir()
 
@@ -303,10 +296,7 @@ _ADDED = 8  # characters that tempfile.mkdtemp adds to a prefix
 
 @dataclass(frozen=True)
 class PrivateFolder:
-    """A folder with mode 700; ``remove`` it when it is no longer used.
-
-    The descriptor ``lock`` locks it: a folder whose lock is free was left by a process that was killed.
-    """
+    """A folder with mode 700, locked by the descriptor ``lock``: one whose lock is free was left by a killed process."""
 
     path: Path
     lock: int
@@ -321,17 +311,12 @@ class PrivateFolder:
 def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> PrivateFolder:
     """A new private folder; abandoned ones with this prefix are removed first.
 
-    Args:
-        longest: maximum length of its path in bytes (sockets within have short paths).
-        parent: its parent folder; by default, or if the path is too long, the system's temporary folder, else ``/tmp``.
-
-    Raises:
-        InputError: there is no folder whose path is short enough, or it cannot be written.
+    Its path has at most ``longest`` bytes, as sockets within need: it lies in ``parent``, else in the system's temporary
+    folder, else in ``/tmp``. An InputError says that none of them is short enough, or that it cannot be written.
     """
     parents = [*filter(None, [parent]), tempfile.gettempdir(), "/tmp"]
-    fitting = [
-        place for place in parents if len(os.fsencode(place)) + 1 + len(prefix) + _ADDED <= longest
-    ]
+    most = longest - 1 - len(prefix) - _ADDED
+    fitting = [place for place in parents if len(os.fsencode(place)) <= most]
     if not fitting:
         problem = f"is too long a path for temporary files: sockets in it may have {longest} bytes"
         remedy = "set TMPDIR (or RAY_TMPDIR) to a shorter one"
@@ -347,14 +332,12 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
                 return PrivateFolder(path, lock)
             # Another process took it for abandoned between two calls of this one.
     except OSError as error:
-        problem = f"cannot hold temporary files ({error})"
-        remedy = "set TMPDIR to another"
+        problem, remedy = f"cannot hold temporary files ({error})", "set TMPDIR to another"
         raise InputError(problem, remedy, "files.temporary", path=fitting[0]) from None
 
 
 def _is_ours(path: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError):  # gone meanwhile
         status = path.lstat()
-    except OSError:  # gone meanwhile
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return False

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +68,7 @@ class Folder:
         return sorted(name for name, _ in entries(self.at, "directory"))
 
     def read(self, name: str) -> bytes:
-        """The content of a file.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            IsADirectoryError: it is a folder.
-        """
+        """The content of a file; a FileNotFoundError if it is missing, an IsADirectoryError if it is a folder."""
         with self._reading() as (system, inside):
             return bytes(system.cat_file(f"{inside}/{name}"))
 
@@ -80,13 +77,12 @@ class Folder:
 
         Several are fetched at once if the folder is at an address.
         """
-        each = list(names)
+        each = iter(names)
         if isinstance(self.at, Path):
             yield from ((name, self._read_if_there(name)) for name in each)
             return
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for begin in range(0, len(each), _AT_ONCE):
-                some = each[begin : begin + _AT_ONCE]
+            while some := list(itertools.islice(each, _AT_ONCE)):
                 yield from zip(some, pool.map(self._read_if_there, some), strict=True)
 
     def write(self, name: str, content: bytes) -> None:
@@ -100,11 +96,7 @@ class Folder:
             system.put_file(str(file), f"{inside}/{name}")
 
     def download(self, name: str, file: Path) -> None:
-        """Copy a file of any size to one on this machine, which is replaced.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
+        """Copy a file of any size to one on this machine, which is replaced; a FileNotFoundError if it is missing."""
         with self._reading() as (system, inside):
             system.get_file(f"{inside}/{name}", str(file))
 
@@ -142,9 +134,7 @@ class Folder:
             with self._writing(name) as (system, inside), contextlib.suppress(FileNotFoundError):
                 if isinstance(self.at, Path):
                     os.replace(self.at / name, self.at / aside)
-                else:
-                    # Object stores do not rename. Stopped half-way, both are there, and the next who looks
-                    # goes on.
+                else:  # Object stores do not rename. Stopped half-way, both are there, and the next who looks goes on.
                     system.cp_file(f"{inside}/{name}", f"{inside}/{aside}")
                     system.rm_file(f"{inside}/{name}")
         except WriteError:
@@ -175,9 +165,7 @@ class Folder:
                     raise
                 raise cannot_write(self.at / name, error) from error
             problem = f"{self.at}: cannot be written ({locations.reason(self.at, error)})"
-            remedy = (
-                "check the address, the network and the credentials, and run the same command again"
-            )
+            remedy = f"{locations.CHECK_ADDRESS}, and run the same command again"
             raise WriteError(masked(f"{problem}; {remedy}")) from None
 
 
@@ -202,15 +190,12 @@ def folder_in_memory() -> Iterator[Folder]:
 def require_folder(place: Location) -> None:
     """Check that files can be written into a folder, before any costly work.
 
-    At an address, a small file is written and deleted: there is no other test.
-
-    Raises:
-        InputError: something else is in its place or above it, it cannot be read or written, or its name is not UTF-8.
+    An InputError says that something else is in its place or above it, that it cannot be read or written, or that its
+    name is not UTF-8. At an address, a small file is written and deleted: there is no other test.
     """
     if not is_text(str(place)):
-        raise InputError(
-            f"{quoted(str(place))} is no name in UTF-8", "use another folder", "files.encoding"
-        )
+        problem = f"{quoted(str(place))} is no name in UTF-8"
+        raise InputError(problem, "use another folder", "files.encoding")
     folder = folder_at(place)
     if isinstance(folder.at, Path):
         require_output(folder.at, directory=True)
@@ -227,11 +212,7 @@ def require_folder(place: Location) -> None:
 
 
 def require_file_output(place: Location) -> None:
-    """Check that a file can be written at a path or an address, before any costly work.
-
-    Raises:
-        InputError: as ``require_output`` and ``require_folder``.
-    """
+    """Check that a file can be written at a path or an address, as ``require_output`` and ``require_folder`` do."""
     at = locate(place)
     if isinstance(at, Path):
         require_output(at, directory=False)
@@ -243,10 +224,9 @@ def require_file_output(place: Location) -> None:
 
 
 def require_output(path: str | Path, *, directory: bool) -> None:
-    """Check that a file or directory can be written, before any costly work.
+    """Check that a file or directory can be written at a path, before any costly work.
 
-    Raises:
-        InputError: something else is in its place or above it, or it cannot be written.
+    An InputError says that something else is in its place or above it, or that it cannot be written.
     """
     if locate(path) != Path(path):
         problem = "results are written to local files"
@@ -259,15 +239,14 @@ def require_output(path: str | Path, *, directory: bool) -> None:
         raise InputError(problem, "give another", "files.name", path=locations.shown(path))
     with reported(path):
         existing_part = next(p for p in (path, *path.absolute().parents) if p.exists())
+    fault = partial(InputError, path=path)
     if existing_part == path and path.is_dir() != directory:
-        existing, wanted = ("a file", "a directory") if directory else ("a directory", "a file")
-        raise InputError(f"is {existing}", f"give {wanted}", "files.exists", path=path)
+        existing, expected = ("a file", "a directory") if directory else ("a directory", "a file")
+        raise fault(f"is {existing}", f"give {expected}", "files.exists")
     if existing_part != path and not existing_part.is_dir():
-        raise InputError(f"{existing_part} is a file", "give another path", "files.file", path=path)
+        raise fault(f"{existing_part} is a file", "give another path", "files.file")
     if not os.access(existing_part, os.W_OK):
-        raise InputError(
-            f"{existing_part} cannot be written", "give another path", "files.unwritable", path=path
-        )
+        raise fault(f"{existing_part} cannot be written", "give another path", "files.unwritable")
 
 
 def _refuse_packed(place: Location) -> None:

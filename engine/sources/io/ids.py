@@ -6,12 +6,19 @@ large as the query.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+Place = TypeVar("Place")
 _Hashes = npt.NDArray[np.uint64]
 _SEED = 20_240_711
+# Ids that are compared at a time.
+_AT_ONCE = 10_000
 
 
 class IdHashes:
@@ -45,6 +52,21 @@ def hash_ids(ids: pl.Series) -> pl.Series:
     return ids.hash(_SEED)
 
 
+def first_repeat(
+    ids: Iterable[tuple[str, Place]], suspects: _Hashes
+) -> tuple[str, Place, Place] | None:
+    """The first id that repeats another, its place and the other's; ids with the hashes ``suspects`` are compared."""
+    each, first = iter(ids), dict[str, Place]()
+    while batch := list(itertools.islice(each, _AT_ONCE)):
+        hashes = hash_ids(pl.Series([name for name, _ in batch], dtype=pl.String))
+        for row in hashes.is_in(pl.Series(suspects).implode()).arg_true():
+            name, place = batch[row]
+            if name in first:
+                return name, place, first[name]
+            first[name] = place
+    return None
+
+
 # On a collision the next seed is tried: for a million texts, once in 37 million times.
 _SEEDS = range(100)
 
@@ -76,10 +98,10 @@ class Places:
         if not count:
             return pl.Series([None] * len(texts), dtype=pl.Int64)
         hashes = texts.hash(self._seed).to_numpy()
-        found = self._starts[(hashes >> self._shift).astype(np.int64)]
-        while (below := (found < count) & (self._hashes[found] < hashes)).any():
-            found += below
-        places = self._order[np.minimum(found, count - 1)]
+        at = self._starts[(hashes >> self._shift).astype(np.int64)]
+        while (below := (at < count) & (self._hashes[at] < hashes)).any():
+            at += below
+        places = self._order[np.minimum(at, count - 1)]
         # Other texts may have the same hash.
         same = self._texts.gather(places) == texts
         return pl.Series(places, dtype=pl.Int64).zip_with(same, pl.Series([None], dtype=pl.Int64))

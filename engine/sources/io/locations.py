@@ -34,11 +34,7 @@ def open_local(path: Path) -> IO[bytes]:
     """Open a file or pipe (``<(…)``, ``/dev/stdin``, a FIFO) for reading, from its beginning each time.
 
     A pipe yields its content once. The first opening copies it to a temporary file, which every reader of this process
-    reads until ``forget_pipes``.
-
-    Raises:
-        InputError: a device, or a pipe of more than ``LARGEST_PIPE`` bytes.
-        OSError: it cannot be opened.
+    reads until ``forget_pipes``. An InputError refuses a device, and a pipe of more than ``LARGEST_PIPE`` bytes.
     """
     status = path.stat()
     if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
@@ -46,7 +42,7 @@ def open_local(path: Path) -> IO[bytes]:
     with _LOCK:
         identity = (status.st_dev, status.st_ino)
         if identity not in _PIPES:
-            _PIPES[identity] = _kept(path, status)
+            _PIPES[identity] = _copied(path, status)
         # The file has no name; opened by its number, it has a place of its own.
         return Path(f"/proc/self/fd/{_PIPES[identity][0].fileno()}").open("rb")
 
@@ -65,19 +61,19 @@ _PIPES: dict[tuple[int, int], tuple[IO[bytes], IO[bytes]]] = {}
 _LOCK = threading.Lock()
 
 
-def _kept(path: Path, status: os.stat_result) -> tuple[IO[bytes], IO[bytes]]:
+def _copied(path: Path, status: os.stat_result) -> tuple[IO[bytes], IO[bytes]]:
     source = path.open("rb", buffering=0)
     is_empty = status.st_rdev == Path(os.devnull).stat().st_rdev
     if stat.S_ISCHR(status.st_mode) and not (is_empty or source.isatty()):
         source.close()
         raise InputError("is a device", "give a file or a pipe", "files.device", path=path)
-    kept = tempfile.TemporaryFile(prefix="erag-pipe-", buffering=0)
+    copy = tempfile.TemporaryFile(prefix="erag-pipe-", buffering=0)
     while block := source.read(_BLOCK):
-        kept.write(block)
-        if kept.tell() > LARGEST_PIPE:
+        copy.write(block)
+        if copy.tell() > LARGEST_PIPE:
             problem = f"gives more than {LARGEST_PIPE >> 30} GiB"
             raise InputError(problem, "save it as a file, and give that", "files.size", path=path)
-    return kept, source
+    return copy, source
 
 
 Location = str | Path
@@ -85,11 +81,11 @@ Location = str | Path
 
 # Two letters or more, since one letter is a drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/")
-_BUFFER = 1 << 20
 # Suffixes of files that are decompressed.
 PACKED = (".gz", ".bz2")
 # Prefixes of names of data sets.
 IRDS, HF = "irds:", "hf:"
+CHECK_ADDRESS = "check the address, the network and the credentials"
 # Errors of reading a damaged file, whichever module decompresses it.
 DAMAGE = (EOFError, OSError, zlib.error)
 
@@ -146,11 +142,7 @@ def is_directory(path: Location) -> bool:
 
 
 def require_file(path: Location, what: str) -> Location:
-    """``path``, located, if it is a file.
-
-    Raises:
-        InputError: there is no such file; ``what`` describes the expected file.
-    """
+    """``path``, located; an InputError if there is no such file, where ``what`` describes the expected one."""
     path = locate(path)
     if is_data_set(path):
         raise InputError(
@@ -179,39 +171,32 @@ def list_files(directory: Location) -> list[Location]:
 
 
 def entries(directory: Location, kind: str) -> list[tuple[str, int]]:
-    """Names and sizes in bytes of every "file" or "directory" directly under a directory; none if it does not exist.
-
-    Raises:
-        InputError: the directory cannot be read.
-    """
+    """Names and sizes in bytes of every "file" or "directory" directly under a directory; none if it does not exist."""
     system, inside = file_system(directory)
     with reported(directory):
         # Cached listings lack later files of other machines.
         system.invalidate_cache()
         try:
-            found = list(system.ls(inside, detail=True))
+            each = [e for e in system.ls(inside, detail=True) if e["type"] == kind]
         except (FileNotFoundError, NotADirectoryError):
             return []
-    named = ((str(e["name"]).rstrip("/").rpartition("/")[2], e) for e in found if e["type"] == kind)
-    return [(name, int(entry["size"] or 0)) for name, entry in named if name]
+    sizes = ((str(e["name"]).rstrip("/").rpartition("/")[2], int(e["size"] or 0)) for e in each)
+    return [(name, size) for name, size in sizes if name]
 
 
 def open_binary(path: Location, *, in_parts: bool = False) -> IO[bytes]:
     """Open a file for reading, without decompression.
 
-    With ``in_parts``, drivers do not fetch ahead from an address; s3fs would, 50 MiB at a time.
-
-    Raises:
-        InputError: an address that cannot be opened, or whose driver is not installed.
-        OSError: a path that cannot be opened.
+    With ``in_parts``, drivers do not fetch ahead from an address; s3fs would, 50 MiB at a time. A path that cannot be
+    opened is an OSError, an address an InputError.
     """
     path = locate(path)
     if isinstance(path, Path):
         return open_local(path)
     system, inside = file_system(path)
     with reported(path):
-        how = {"cache_type": "none"} if in_parts else {}
-        return cast(IO[bytes], system.open(inside, "rb", **how))
+        options = {"cache_type": "none"} if in_parts else {}
+        return cast(IO[bytes], system.open(inside, "rb", **options))
 
 
 def open_decompressed(path: Location) -> IO[bytes]:
@@ -221,7 +206,7 @@ def open_decompressed(path: Location) -> IO[bytes]:
     source: Any = path
     if not isinstance(path, Path):
         # Drivers' streams search for line ends byte by byte.
-        source = io.BufferedReader(cast(io.RawIOBase, open_binary(path)), _BUFFER)
+        source = io.BufferedReader(cast(io.RawIOBase, open_binary(path)), _BLOCK)
     elif not (unpack and path.is_file()):  # else it also closes the file, given a path
         source = open_local(path)
     return cast(IO[bytes], unpack(source, "rb") if unpack else source)
@@ -240,8 +225,8 @@ class _LocalFiles:
         return Path(path).exists()
 
     def ls(self, path: str, detail: bool) -> Iterator[dict[str, Any]]:
-        with os.scandir(path) as found:
-            for entry in found:
+        with os.scandir(path) as listing:
+            for entry in listing:
                 # Another process may delete it meanwhile.
                 with contextlib.suppress(FileNotFoundError):
                     kind = "file" if entry.is_file() else "directory" if entry.is_dir() else ""
@@ -268,23 +253,18 @@ class _LocalFiles:
 
 
 def file_system(place: Location) -> tuple[Any, str]:
-    """The driver of a path or an address, and the driver's name for the place.
-
-    Raises:
-        InputError: the driver is not installed, or the address cannot be opened.
-    """
+    """The driver of a path or an address, and the driver's name for the place; an InputError if there is none."""
     if isinstance(place, Path):
         return _LocalFiles(), str(place)
     import fsspec
 
     try:
         with reported(place, unless=(ImportError,)):
-            system, inside = fsspec.core.url_to_fs(place)
+            return cast(tuple[Any, str], fsspec.core.url_to_fs(place))
     except ImportError as error:  # its message names the package: "Install s3fs to access S3"
         problem = f"the driver for {place.partition(':')[0]}:// is not installed ({error})"
         remedy = "install that package into the engine's environment"
         raise InputError(problem, remedy, "files.driver", path=place) from None
-    return system, inside
 
 
 @contextlib.contextmanager
@@ -300,8 +280,7 @@ def reported(place: Location, *, unless: tuple[type[Exception], ...] = ()) -> It
     except Exception as error:
         what: object = getattr(error, "strerror", None) or error
         if isinstance(place, str):
-            what = reason(place, error)
-            remedy = "check the address, the network and the credentials"
+            what, remedy = reason(place, error), CHECK_ADDRESS
         elif not isinstance(error, OSError | ValueError):
             raise
         problem = f"cannot be opened ({what})"

@@ -40,17 +40,15 @@ def refuse_overlap(inputs: Inputs, outputs: Outputs, *, option: str = "out") -> 
 
     Links are followed on both sides, and two names of a file are the same file. Addresses are compared as texts,
     without users and passwords; links in an object store, mounted buckets, and servers with two names are not resolved.
-
-    Raises:
-        InputError: names the input and the output there, which ``option`` changes; or an address cannot be read.
+    The InputError names the input, the output there, and the ``option`` that changes it.
     """
     files, folders = (
         [(masked(str(place)), _names(place)) for place in map(locate, places)]
         for places in (outputs.files, outputs.folders)
     )
 
-    def refuse(field: str, given: Location, *, whole: bool) -> None:
-        names = _names(given)
+    def refuse(field: str, place: Location, *, whole: bool) -> None:
+        names = _names(place)
         whys = [
             f"{shown} will be written{' into it' if whole else ''}"
             for shown, written in (files + folders if whole else files)
@@ -59,16 +57,15 @@ def refuse_overlap(inputs: Inputs, outputs: Outputs, *, option: str = "out") -> 
         replaced = [shown for shown, folder in folders if _are_in(names, folder)]
         for why in whys + [f"what is in {shown} may be replaced" for shown in replaced]:
             remedy = f"write to another place, `{option}`"
-            raise InputError(
-                f"is given as `{field}`, and {why}", remedy, "files.overwritten", path=given
-            )
+            problem = f"is given as `{field}`, and {why}"
+            raise InputError(problem, remedy, "files.overwritten", path=place)
 
     written = {name for _, names in files for name in names}
     for named, is_folder in ((inputs.files, False), (inputs.folders, True)):
-        for field, given in _each(named):
-            whole = is_folder and isinstance(given, Path) and given.is_dir()
-            for one in [given] if whole else _files_of(given, written):
-                refuse(field, one, whole=whole)
+        for field, place in _each(named):
+            whole = is_folder and isinstance(place, Path) and place.is_dir()
+            for part in [place] if whole else _files_of(place, written):
+                refuse(field, part, whole=whole)
 
 
 def lies_in(place: Location, folder: Location) -> bool:
@@ -80,23 +77,20 @@ def lies_in(place: Location, folder: Location) -> bool:
 def sole_writer(folder: Location) -> Iterator[None]:
     """Lock a folder of results against other commands, as long as the block runs.
 
-    There are no locks at an address: the last command to end has the results there.
-
-    Raises:
-        InputError: another process writes there; or the folder cannot be created.
+    There are no locks at an address: the last command to end has the results there. An InputError says that another
+    process writes there, a WriteError that the folder cannot be created.
     """
     place = locate(folder)
     if not isinstance(place, Path):
         yield
         return
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         with reported_writing(place):
-            is_ours = held.enter_context(held_folder(place))
+            is_ours = stack.enter_context(held_folder(place))
         if not is_ours:
+            problem = "another command that is under way writes there"
             remedy = "wait until it has ended, or give another folder"
-            raise InputError(
-                "another command that is under way writes there", remedy, "files.locked", path=place
-            )
+            raise InputError(problem, remedy, "files.locked", path=place)
         yield
 
 
@@ -105,20 +99,18 @@ def _each(
 ) -> Iterator[tuple[str, Location]]:
     for field, value in named.items():
         values = [value] if isinstance(value, str | Path) else list(value or ())
-        for one in values:
-            place = locate(one)
+        for place in map(locate, values):
             # The reader of the input refuses missing or impossible paths.
             if not isinstance(place, Path) or os.path.lexists(place):
                 yield field, place
 
 
-def _files_of(given: Location, written: set[str]) -> Iterable[Location]:
-    """The file, or those directly in a folder, as layouts of several files have them."""
-    if isinstance(given, Path):
-        return list_files(given) if given.is_dir() else [given]
-    # It may be a folder; it is listed only if there is something to find.
+def _files_of(place: Location, written: set[str]) -> Iterable[Location]:
+    """The file, or all directly in a folder, as layouts of several files have them."""
+    # An address may be a folder; it is listed only if there is something to find.
     folders = {name.rpartition("/")[0] for name in written}
-    return list_files(given) if folders & _names(given) and is_directory(given) else [given]
+    may_be = isinstance(place, Path) or folders & _names(place)
+    return list_files(place) if may_be and is_directory(place) else [place]
 
 
 # Two names of the same.
@@ -166,10 +158,9 @@ def private_directory() -> Iterator[Path]:
         yield directory
 
 
-@contextlib.contextmanager
 def replaced_together(
     place: Location, old: Callable[[], Iterable[str]] = tuple, *, last: str = ""
-) -> Iterator[Path]:
+) -> contextlib.AbstractContextManager[Path]:
     """Give an empty folder whose files replace the files in ``place`` when the block succeeds.
 
     Everything is written first. At a path the old files are then moved away and the new ones in, by a few renames. An
@@ -189,9 +180,7 @@ def replaced_together(
         WriteError: the disk is full, or the place cannot be written.
     """
     folder = folder_at(place)
-    make = _moved if isinstance(folder.at, Path) else _uploaded
-    with make(folder, old, last) as new:
-        yield new
+    return (_moved if isinstance(folder.at, Path) else _uploaded)(folder, old, last)
 
 
 @contextlib.contextmanager

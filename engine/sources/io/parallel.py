@@ -6,7 +6,6 @@ and files.
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 import signal
@@ -15,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -31,9 +30,9 @@ def ahead(items: Iterable[Item]) -> Generator[Item]:
     with ThreadPoolExecutor(1) as thread:
         # The next item alone, or nothing at the end: in a thread, ``StopIteration`` would be an error.
         upcoming = thread.submit(list, islice(source, 1))
-        while found := upcoming.result():
+        while item := upcoming.result():
             upcoming = thread.submit(list, islice(source, 1))
-            yield found[0]
+            yield item[0]
 
 
 def mapped(
@@ -50,28 +49,32 @@ def mapped(
         yield from map(function, items)
         return
     threads = 1 if to_the_end else min(_MOST, len(os.sched_getaffinity(0)))
-    waiting: deque[Future[Made]] = deque()
-    fault: BaseException | None = None
-    source = iter(items)
-    with ThreadPoolExecutor(threads) as pool:
+    pool = ThreadPoolExecutor(threads)
+
+    def started() -> Iterator[Future[Made]]:
         try:
-            while True:
-                try:
-                    found = list(islice(source, 1))
-                except Exception as error:  # after earlier results
-                    fault, found = error, []
-                if not found:
-                    break
-                waiting.append(pool.submit(function, found[0]))
-                if len(waiting) > threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for one in () if to_the_end else waiting:
-                one.cancel()
-    if fault is not None:
-        raise fault
+            for item in items:
+                yield pool.submit(function, item)
+        except Exception as error:  # raised after earlier results
+            failed: Future[Made] = Future()
+            failed.set_exception(error)
+            yield failed
+
+    try:
+        yield from _in_order(started(), threads)
+    finally:
+        pool.shutdown(cancel_futures=not to_the_end)
+
+
+def _in_order(started: Iterable[Future[Made]], most: int) -> Iterator[Made]:
+    """Results in the order of their start; beyond the next, at most ``most`` are in progress."""
+    waiting: deque[Future[Made]] = deque()
+    for future in started:
+        waiting.append(future)
+        if len(waiting) > most:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 # Seconds of work before processes are started; starting them takes more than a second.
@@ -87,14 +90,9 @@ def map_ordered(
 ) -> Iterator[Made]:
     """Yield ``function(item)`` for every item, in order, for any number of ``workers``.
 
-    At most three items per worker are in progress. The first seconds of work, or all with one worker, are done here.
-
-    Args:
-        function: a module-level function, or a partial: it is sent to other processes, as items are.
-        patience: seconds of work before processes are started.
-
-    Raises:
-        RuntimeError: a process was killed; otherwise whatever ``function`` raises.
+    At most three items per worker are in progress. The first ``patience`` seconds of work, or all with one worker, are
+    done here. The function is sent to other processes: it is a module-level one, or a partial. A RuntimeError says that
+    a process was killed.
     """
     stream = iter(items)
     start = time.monotonic()
@@ -103,29 +101,18 @@ def map_ordered(
         if workers > 1 and time.monotonic() - start >= patience:
             break
     # Processes are started only if items remain.
-    first = list(itertools.islice(stream, 1))
-    if not first:
+    if not (first := list(islice(stream, 1))):
         return
     # Spawned, since a fork of a process with threads (Polars, Arrow) may hang.
     context = multiprocessing.get_context("spawn")
     # Ctrl-C goes to all processes of a terminal; this one sees to the others.
-    pool = ProcessPoolExecutor(
-        workers,
-        mp_context=context,
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),
-    )
+    ignored = (signal.SIGINT, signal.SIG_IGN)
+    pool = ProcessPoolExecutor(workers, context, initializer=signal.signal, initargs=ignored)
+    started = (pool.submit(function, item) for item in chain(first, stream))
     try:
-        pending: deque[Future[Made]] = deque()
-        for item in itertools.chain(first, stream):
-            pending.append(pool.submit(function, item))
-            if len(pending) >= 3 * workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        yield from _in_order(started, 3 * workers - 1)
     except BrokenProcessPool:
-        raise RuntimeError(
-            "a worker process died, probably for lack of memory; use fewer workers"
-        ) from None
+        problem = "a worker process died, probably for lack of memory; use fewer workers"
+        raise RuntimeError(problem) from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from polars.exceptions import PanicException, PolarsError
 
 from engine.messages.errors import InputError
-from engine.messages.wording import quoted
 from engine.sources.io.locations import Location, locate, open_binary
+from engine.sources.io.records import refuse_repeated_column
 
 if TYPE_CHECKING:  # else imported where they are used, so that help is quick
     import pyarrow as pa
@@ -24,14 +25,7 @@ if TYPE_CHECKING:  # else imported where they are used, so that help is quick
 
 # Errors, beside Arrow's own, that Arrow, and Polars on Arrow's tables, raise on a damaged file. A panic of Polars is no
 # Exception; Python decodes names of columns that are not UTF-8.
-_DAMAGE = (
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,
-    OSError,
-    UnicodeError,
-    MemoryError,
-    OverflowError,
-)
+_DAMAGE = (PolarsError, PanicException, OSError, UnicodeError, MemoryError, OverflowError)
 
 
 class ParquetTable:
@@ -51,20 +45,17 @@ class ParquetTable:
         with _refusing_damage(path):
             self.names: tuple[str, ...] = tuple(file.schema_arrow.names)
             self.plain_names = {
-                one.name for one in file.schema_arrow if not pa.types.is_nested(one.type)
+                field.name for field in file.schema_arrow if not pa.types.is_nested(field.type)
             }
             self.rows: int = file.metadata.num_rows
-        if twice := next((name for name in self.names if self.names.count(name) > 1), None):
-            problem = f"the column {quoted(twice)} is given twice"
-            raise InputError(problem, "keep one of them", "table.duplicate", path=path)
+        refuse_repeated_column(path, self.names)
 
     def batches(self, rows: int, columns: Collection[str]) -> Iterator[pl.DataFrame]:
         """Yield the present ones among ``columns``, in batches of at most ``rows`` rows."""
         import pyarrow as pa
 
-        wanted = self._wanted(columns)
         with _refusing_damage(self._path):
-            batches = self._file.iter_batches(rows, columns=wanted)
+            batches = self._file.iter_batches(rows, columns=self._present(columns))
         while True:
             with _refusing_damage(self._path):
                 batch = next(batches, None)
@@ -78,9 +69,9 @@ class ParquetTable:
     def read(self, columns: Collection[str] | None = None) -> pl.DataFrame:
         """All rows of the present ones among ``columns``; by default of all columns."""
         with _refusing_damage(self._path):
-            return _frame(self._file.read(columns=columns and self._wanted(columns)))
+            return _frame(self._file.read(columns=columns and self._present(columns)))
 
-    def _wanted(self, columns: Collection[str]) -> list[str]:
+    def _present(self, columns: Collection[str]) -> list[str]:
         return [name for name in self.names if name in columns]
 
 

@@ -22,7 +22,8 @@ from engine.messages.wording import counted, cut, quoted
 from engine.sources.io.locations import DAMAGE, Location, open_decompressed, require_file
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+Parsed = TypeVar("Parsed")
+Line = TypeVar("Line", bound=int | None)
 
 _SHOWN = 3
 
@@ -53,26 +54,32 @@ class SkipBad:
         if len(self.first) < _SHOWN:
             self.first.append(error)
 
-    def kept(self, parse: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-        """Yield parsed items; refused ones are tolerated."""
-        for item in items:
+    def parsed(
+        self,
+        parse: Callable[[Location, Line, Item], Parsed],
+        path: Location,
+        items: Iterable[tuple[Line, Item]],
+    ) -> Iterator[tuple[Line, Parsed]]:
+        """Yield (line, parsed item) of (line, item) pairs of a file; refused items are tolerated."""
+        for line, item in items:
             try:
-                made = parse(item)
+                value = parse(path, line, item)
             except InputError as error:
                 self.tolerate(error)
-                continue
-            yield made
+            else:
+                yield line, value
 
     def described(self) -> str:
         """``2 bad records skipped (a.jsonl:7: broken JSON …)``; empty if there were none."""
         if not self.count:
             return ""
-        problems = "; ".join(
-            f"{error.path}{'' if error.line is None else f':{error.line}'}: {error.problem}"
-            for error in self.first
-        )
-        more = f"; and {self.count - len(self.first)} more" if self.count > len(self.first) else ""
-        return f"{counted(self.count, 'bad record[|s]')} skipped ({problems}{more})"
+        lines = ("" if error.line is None else f":{error.line}" for error in self.first)
+        problems = [
+            f"{e.path}{line}: {e.problem}" for e, line in zip(self.first, lines, strict=True)
+        ]
+        if self.count > len(self.first):
+            problems.append(f"and {self.count - len(self.first)} more")
+        return f"{counted(self.count, 'bad record[|s]')} skipped ({'; '.join(problems)})"
 
 
 def tolerance(skip_bad: int | SkipBad) -> SkipBad:
@@ -129,11 +136,7 @@ def _refuse_others(path: Location, start: bytes, what: str) -> None:
 
 
 def read_document(path: Location, what: str, most: int = -1) -> bytes:
-    """The whole of a file without lines, or its first ``most`` bytes.
-
-    Raises:
-        InputError: no such file, or a broken ``.gz`` or ``.bz2``.
-    """
+    """The whole of a file, or its first ``most`` bytes; an InputError if it is missing, or packed and broken."""
     path = require_file(path, what)
     try:
         with open_decompressed(path) as stream:
@@ -143,11 +146,7 @@ def read_document(path: Location, what: str, most: int = -1) -> bytes:
 
 
 def read_text(path: Location, what: str) -> str:
-    """The whole of a UTF-8 text file.
-
-    Raises:
-        InputError: as ``read_document``, or it is not UTF-8, with the line.
-    """
+    """The whole of a text file; an InputError as of ``read_document`` and ``decode_line``."""
     return decode_line(path, 1, read_document(path, what).removeprefix(BOM))
 
 
@@ -158,59 +157,45 @@ def damaged(path: Location, line: int | None, error: Exception) -> InputError:
 
 
 def decode_line(path: Location, number: int, line: bytes) -> str:
-    """A line, or all lines from this number on, as text.
-
-    Raises:
-        InputError: it is not UTF-8.
-    """
+    """A line, or all lines from this number on, as text; an InputError names the line that is not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:
         number += line.count(b"\n", 0, error.start)
-        remedy = "save the file as UTF-8"
-        raise InputError(
-            "not UTF-8 text", remedy, "files.encoding", path=path, line=number
-        ) from None
+    remedy = "save the file as UTF-8"
+    raise InputError("not UTF-8 text", remedy, "files.encoding", path=path, line=number)
 
 
 def read_lines(
     path: Location, what: str, *, skip: SkipBad | None = None, blank: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, line) of a UTF-8 text file.
-
-    Raises:
-        InputError: as ``raw_lines``, or a line is not UTF-8, which ``skip`` tolerates.
-    """
-    lines = raw_lines(path, what, blank=blank)
-    yield from (skip or SkipBad()).kept(lambda one: (one[0], decode_line(path, *one)), lines)
+    """As ``raw_lines``, as text; a line that is not UTF-8 is an InputError, which ``skip`` tolerates."""
+    return (skip or SkipBad()).parsed(decode_line, path, raw_lines(path, what, blank=blank))
 
 
 def read_json_lines(
     path: Location, what: str, *, skip: SkipBad | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number from 1, object) of a JSONL file.
-
-    Raises:
-        InputError: as ``read_lines``, or a line is not a JSON object, which ``skip`` tolerates, too.
-    """
+    """As ``read_lines``, as the objects of JSONL; ``skip`` tolerates other lines, too."""
     skip = skip or SkipBad()
-    lines = read_lines(path, what, skip=skip)
-    yield from skip.kept(lambda one: (one[0], parse_json_object(path, *one)), lines)
+    return skip.parsed(parse_json_object, path, read_lines(path, what, skip=skip))
 
 
 def parse_json_object(path: Location, number: int, line: str) -> dict[str, Any]:
-    """The JSON object in a line.
-
-    Raises:
-        InputError: the line is not a JSON object, or an object in it has a key twice.
-    """
+    """The object in a line; an InputError if it is anything else, or an object in it has a key twice."""
     try:
         value = parse_json(line)
     except ValueError as error:
-        raise broken_json(path, _OBJECTS, error, number) from None
+        raise _broken_json(path, _OBJECTS, error, number) from None
+    return _object_in(path, number, value, f"give {_OBJECTS}")
+
+
+def _object_in(
+    path: Location, line: int, value: Any, remedy: str = "write a list of objects"
+) -> dict[str, Any]:
     if not isinstance(value, dict):
         problem = f"a JSON {type(value).__name__}, not an object"
-        raise InputError(problem, f"give {_OBJECTS}", "json.object", path=path, line=number)
+        raise InputError(problem, remedy, "json.object", path=path, line=line)
     return value
 
 
@@ -220,10 +205,10 @@ def read_json_document(path: Location, what: str) -> Any:
     try:
         return parse_json(content)
     except ValueError as error:
-        raise broken_json(path, what, error) from None
+        raise _broken_json(path, what, error) from None
 
 
-def broken_json(
+def _broken_json(
     path: Location, what: str, error: ValueError, line: int | None = None
 ) -> InputError:
     """The error for text that ``parse_json`` refuses; ``line``: its number, if the text is a line."""
@@ -242,9 +227,8 @@ def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text; bytes are UTF-8, UTF-16 or UTF-32.
 
     Raises:
-        DuplicateKeyError: an object has a key twice.
-        ValueError: broken JSON (``json.JSONDecodeError``), an integer of thousands of digits, brackets
-            nested too deep, or bytes that are not text.
+        ValueError: broken JSON (``json.JSONDecodeError``), a key given twice (``DuplicateKeyError``), an integer of
+            thousands of digits, brackets nested too deep, or bytes that are not text.
     """
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
@@ -256,7 +240,7 @@ def parse_json(text: str | bytes) -> Any:
 
 def _items(text: str) -> Iterator[tuple[int, Any]]:
     """Yield (line, value) for the items of a JSON array; a broken one raises as in ``parse_json``, in its turn."""
-    line, counted = 1, 0
+    line, before = 1, 0
     place = _after_space(text, 0)
     if text[place : place + 1] != "[":
         raise json.JSONDecodeError("Expecting '['", text, place)
@@ -267,8 +251,8 @@ def _items(text: str) -> Iterator[tuple[int, Any]]:
             value, end = _DECODER.raw_decode(text, place)
         except RecursionError:
             raise ValueError("brackets are nested too deep") from None
-        line += text.count("\n", counted, place)
-        counted = place
+        line += text.count("\n", before, place)
+        before = place
         yield line, value
         place = _after_space(text, end)
         ended = text[place : place + 1] == "]"
@@ -321,20 +305,11 @@ def read_json_records(
         yield from read_json_lines(path, what, skip=skip)
         return
 
-    def object_of(item: tuple[int, Any]) -> tuple[int, dict[str, Any]]:
-        line, value = item
-        if not isinstance(value, dict):
-            problem = f"a JSON {type(value).__name__}, not an object"
-            raise InputError(
-                problem, "write a list of objects", "json.object", path=path, line=line
-            )
-        return line, value
-
     text = read_text(path, what)
     try:
-        yield from (skip or SkipBad()).kept(object_of, _items(text))
+        yield from (skip or SkipBad()).parsed(_object_in, path, _items(text))
     except ValueError as error:
-        raise broken_json(path, what, error) from None
+        raise _broken_json(path, what, error) from None
 
 
 # Programs write TSV with quotes and without them.
@@ -375,9 +350,7 @@ def read_csv_records(
             problem = f"no header with a column {', '.join(needed)}"
             remedy = "name the columns in the first line, separated by commas or tabs"
             raise fault(problem, remedy, "table.header", line=line)
-        if twice := next((name for name in names if name and names.count(name) > 1), None):
-            problem = f"the column {quoted(twice)} is given twice"
-            raise fault(problem, "keep one of them", "table.duplicate", line=line)
+        refuse_repeated_column(path, names, line)
         # A quoted field may span lines, so every row's lines are noted.
         while True:
             numbers.clear()
@@ -400,6 +373,13 @@ def read_csv_records(
         problem = f"broken quotes or line ends from this line on ({error})"
         remedy = 'double the quotes within "…"'
         raise fault(problem, remedy, "table.quotes", line=numbers[0]) from None
+
+
+def refuse_repeated_column(path: Location, names: Sequence[str], line: int | None = None) -> None:
+    """Refuse a table with two columns of a name; several may have none."""
+    if name := next((name for name in names if name and names.count(name) > 1), None):
+        problem = f"the column {quoted(name)} is given twice"
+        raise InputError(problem, "keep one of them", "table.duplicate", path=path, line=line)
 
 
 _SETTINGS = 'write "key: value", one a line'

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import polars as pl
 
@@ -80,15 +79,10 @@ def cut_characters(text: str, characters: int, overlap: int) -> list[str]:
 
     As LangChain's RecursiveCharacterTextSplitter with its default separators; no piece is empty or longer.
     """
-    return _splitter(characters, overlap).split_text(text)
-
-
-@functools.lru_cache(maxsize=8)
-def _splitter(characters: int, overlap: int) -> Any:
     # 0.3 s to import, only needed for cutting by characters.
-    from langchain_text_splitters import RecursiveCharacterTextSplitter
+    from langchain_text_splitters import RecursiveCharacterTextSplitter as Splitter
 
-    return RecursiveCharacterTextSplitter(chunk_size=characters, chunk_overlap=overlap)
+    return Splitter(chunk_size=characters, chunk_overlap=overlap).split_text(text)
 
 
 ArticleId = Literal["title", "page"]

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sqlite3
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -102,15 +103,15 @@ class PassageIndex:
     def empty_rows(self) -> npt.NDArray[np.int64]:
         """The places of the passages without text, ascending."""
         with _opened(self) as connection:
-            found = connection.execute(f"SELECT {ROW} FROM empty ORDER BY {ROW}")
-            return np.fromiter((row for (row,) in found), dtype=np.int64)
+            rows = connection.execute(f"SELECT {ROW} FROM empty ORDER BY {ROW}")
+            return np.fromiter((row for (row,) in rows), dtype=np.int64)
 
     def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
         """Yield some columns of all passages in batches, in the order of the corpus."""
         schema = {name: tables.CORPUS[name] for name in columns}
         with _opened(self) as connection:
-            found = connection.execute(f"SELECT {', '.join(columns)} FROM passages ORDER BY {ROW}")
-            while rows := found.fetchmany(_BATCH):
+            each = connection.execute(f"SELECT {', '.join(columns)} FROM passages ORDER BY {ROW}")
+            while rows := each.fetchmany(_BATCH):
                 yield with_composed(pl.DataFrame(rows, schema=schema, orient="row"))
 
     def _selected(self, columns: str, ids: Iterable[str]) -> Iterator[tuple[Any, ...]]:
@@ -130,13 +131,12 @@ def index_corpus(
     skip_bad: int = 0,
     on_passages: Callable[[int], None] = lambda passages: None,
 ) -> PassageIndex:
-    """The index of a corpus, built unless ``folder`` has it.
+    """The index of a corpus, built unless ``folder`` has it under this ``key``, which differs by the corpus' state.
 
     Building reads the corpus once, in constant memory, and takes a file of about the size of the texts plus 30 bytes
     and two ids a passage; at an address, a temporary file of that size here.
 
     Args:
-        key: the index's key: it differs for every corpus and every state of a corpus.
         on_passages: called with the passages read so far.
 
     Raises:
@@ -148,7 +148,7 @@ def index_corpus(
             return known
         _refuse_as_reading(corpus, skip_bad)
     name = f"{key}-{_VERSION}.sqlite"  # another version is another file, in copies too
-    target = folder.at / name if isinstance(folder.at, Path) else _kept_here(name)
+    target = folder.at / name if isinstance(folder.at, Path) else _local_copy(name)
     skip = SkipBad(skip_bad)
     with reported_writing(target), temporary_file(target) as temporary:
         try:
@@ -163,8 +163,8 @@ def index_corpus(
         os.replace(temporary, target)
     if not isinstance(folder.at, Path):
         folder.put(name, target)
-    of_passages = fingerprint.rows, skip.count, fingerprint.hexdigest()
-    index = PassageIndex(folder, name, *of_passages, digest)
+    counts = fingerprint.rows, skip.count
+    index = PassageIndex(folder, name, *counts, fingerprint.hexdigest(), digest)
     manifest = {"version": _VERSION, **{k: v for k, v in asdict(index).items() if k != "folder"}}
     folder.write(f"{key}.json", digests.sealed_json(manifest))
     return index
@@ -183,8 +183,7 @@ def _known(folder: Folder, key: str) -> PassageIndex | None:
 
 def _refuse_as_reading(corpus: Location, skip_bad: int) -> None:
     """Read a faulty corpus, so that the error is the same as in every other command."""
-    for _ in scan_corpus(corpus, skip_bad=skip_bad, distinct=True):
-        pass
+    deque(scan_corpus(corpus, skip_bad=skip_bad, distinct=True), maxlen=0)
 
 
 def _build(
@@ -224,26 +223,23 @@ def _fetched(index: PassageIndex) -> Path:
     """The file of an index at an address, on this machine: fetched by the first process that asks."""
     from filelock import lock_descriptor
 
-    path = _kept_here(index.name)
+    path = _local_copy(index.name)
     with (path.parent / f"{index.name}.lock").open("w") as lock, reported_writing(path):
         lock_descriptor(lock.fileno())
-        if not path.exists():
-            place = index.folder.place(index.name)
-            with temporary_file(path) as temporary:
-                try:
-                    index.folder.download(index.name, temporary)
-                except FileNotFoundError:
-                    raise InputError(
-                        "no such file", "run again", "files.missing", path=place
-                    ) from None
-                digests.require_whole(
-                    temporary, index.digest, "delete it, and run again", called=place
-                )
-                os.replace(temporary, path)
+        if path.exists():
+            return path
+        place, remedy = index.folder.place(index.name), "delete it, and run again"
+        with temporary_file(path) as temporary:
+            try:
+                index.folder.download(index.name, temporary)
+            except FileNotFoundError:
+                raise InputError("no such file", "run again", "files.missing", path=place) from None
+            digests.require_whole(temporary, index.digest, remedy, called=place)
+            os.replace(temporary, path)
     return path
 
 
-def _kept_here(name: str) -> Path:
+def _local_copy(name: str) -> Path:
     """The path of an index's copy on this machine, in a folder that no other user may enter."""
     folder = Path(tempfile.gettempdir()) / f"erag-passages-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -307,12 +303,12 @@ class CorpusInMemory:
 
     def look_up_texts(self, texts: pl.Series) -> pl.DataFrame:
         """Take note of the first passage with each distinct text; returns ``doc_id`` and ``text``."""
-        found = first_with(self._read(SkipBad(self._limit)), texts)
-        self._add(found)
-        return found.select(DOC_ID, TEXT)
+        passages = first_with(self._read(SkipBad(self._limit)), texts)
+        self._add(passages)
+        return passages.select(DOC_ID, TEXT)
 
-    def _add(self, found: pl.DataFrame) -> None:
-        both = pl.concat([self.passages, found.select(list(tables.CORPUS))])
+    def _add(self, passages: pl.DataFrame) -> None:
+        both = pl.concat([self.passages, passages.select(list(tables.CORPUS))])
         self.passages = both.unique(DOC_ID, maintain_order=True)
 
     def unknown(self, ids: pl.Series) -> pl.Series:
@@ -342,21 +338,21 @@ class PassageMarks:
         return self.index.skipped
 
     def look_up(self, ids: pl.Series) -> pl.Series:
-        unknown = [ids.clear()]
-        for some in _sliced(ids):
-            rows = self._rows_of(some)
-            self._by_id[rows.drop_nulls().to_numpy()] = True
-            unknown.append(some.filter(rows.is_null()))
-        return pl.concat(unknown)
+        rows = self._rows(ids)
+        self._by_id[rows.drop_nulls().to_numpy()] = True
+        return ids.filter(rows.is_null())
+
+    def _rows(self, ids: pl.Series) -> pl.Series:
+        each = (self._rows_of(ids.slice(start, _BATCH)) for start in range(0, len(ids), _BATCH))
+        return pl.concat([pl.Series(dtype=pl.Int64), *each])
 
     def look_up_texts(self, texts: pl.Series) -> pl.DataFrame:
-        found = first_with(self.index.scan([TEXT, DOC_ID]), texts)
-        self._by_text[found[ROW].to_numpy()] = True
-        return found.select(DOC_ID, TEXT)
+        passages = first_with(self.index.scan([TEXT, DOC_ID]), texts)
+        self._by_text[passages[ROW].to_numpy()] = True
+        return passages.select(DOC_ID, TEXT)
 
     def unknown(self, ids: pl.Series) -> pl.Series:
-        lost = (some.filter(self._rows_of(some).is_null()) for some in _sliced(ids))
-        return pl.concat([ids.clear(), *lost])
+        return ids.filter(self._rows(ids).is_null())
 
     def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
         for marks in (self._by_id, self._by_text & ~self._by_id):
@@ -391,7 +387,3 @@ class PassageMarks:
 
 Listed = CorpusInMemory | PassageMarks
 """The passages of a corpus that were looked up so far."""
-
-
-def _sliced(ids: pl.Series) -> Iterator[pl.Series]:
-    return (ids.slice(start, _BATCH) for start in range(0, len(ids), _BATCH))

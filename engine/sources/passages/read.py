@@ -21,7 +21,7 @@ from engine.sources.data_sets import records_of
 from engine.sources.fields import DOC_ID_FIELDS, TEXT_FIELDS, columns_of, first_of, text_in
 from engine.sources.io import locations
 from engine.sources.io.files import is_text
-from engine.sources.io.ids import IdHashes, hash_ids
+from engine.sources.io.ids import IdHashes, first_repeat
 from engine.sources.io.locations import Location, is_data_set, list_files, suffix_of
 from engine.sources.io.parquet import open_parquet
 from engine.sources.io.records import SkipBad, read_csv_records, read_json_records, tolerance
@@ -46,7 +46,7 @@ class _Batch:
 
     path: Location
     frame: pl.DataFrame
-    lines: list[int | None] | None
+    lines: list[int | None]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "frame", with_composed(self.frame))
@@ -87,13 +87,15 @@ def scan_corpus(
     """
     path = locations.locate(path)
     hashes = IdHashes()
-    passages = 0
+    is_empty = True
     for batch in _batches(path, tolerance(skip_bad)):
-        passages += batch.frame.height
-        if distinct and len(suspects := hashes.add(batch.frame[DOC_ID])):
-            _refuse_duplicates(path, pl.Series(suspects), upto=passages)
+        suspects = hashes.add(batch.frame[DOC_ID]) if distinct else ()
+        if len(suspects) and (repeat := first_repeat(_ids(path), suspects)):
+            doc_id, (file, line), (_, first) = repeat
+            raise _twice(file, line, doc_id, first and f"already occurs in line {first}")
+        is_empty = is_empty and batch.frame.is_empty()
         yield batch.frame
-    if not passages:
+    if is_empty:
         raise InputError("the corpus is empty", f"give {_WHAT}", "corpus.empty", path=path)
 
 
@@ -102,20 +104,16 @@ def read_corpus(
     *,
     wanted: Collection[str] | None = None,
     skip_bad: int | SkipBad = 0,
-    look: Callable[[pl.DataFrame], None] = lambda frame: None,
 ) -> pl.DataFrame:
-    """Read passages as the corpus table, from any layout of ``scan_corpus``.
+    """Read passages as the corpus table, from any layout of ``scan_corpus``; of ``wanted`` documents alone, if given.
 
     Memory: the passages wanted, one batch, and 8 to 16 bytes for each passage of the source.
 
-    Args:
-        wanted: read only these documents (the whole corpus is checked nevertheless).
-        look: called with each batch of the whole corpus.
-
     Raises:
-        InputError: the corpus is unreadable or empty, a passage lacks an id or a text, or an id is duplicated.
+        InputError: the corpus is unreadable or empty, a passage lacks an id or a text, or an id is duplicated, whether
+            wanted or not.
     """
-    return select_wanted(scan_corpus(path, skip_bad=skip_bad, distinct=True), wanted, look)
+    return select_wanted(scan_corpus(path, skip_bad=skip_bad, distinct=True), wanted)
 
 
 def select_wanted(
@@ -124,30 +122,30 @@ def select_wanted(
     look: Callable[[pl.DataFrame], None] = lambda frame: None,
 ) -> pl.DataFrame:
     """The passages wanted (all if None), from batches of all; ``look`` receives every batch."""
-    keep = None if wanted is None else pl.Series(list(wanted), dtype=pl.String)
+    keep = None if wanted is None else pl.Series(list(wanted), dtype=pl.String).implode()
     frames = [tables.empty(tables.CORPUS)]
     for frame in batches:
         look(frame)
-        frames.append(frame if keep is None else frame.filter(pl.col(DOC_ID).is_in(keep.implode())))
+        frames.append(frame if keep is None else frame.filter(pl.col(DOC_ID).is_in(keep)))
     return pl.concat(frames)
 
 
 def first_with(batches: Iterable[pl.DataFrame], texts: pl.Series) -> pl.DataFrame:
     """The first passage, of all in the order of the corpus, that has each of some texts; with its ``ROW`` there."""
-    wanted = texts.implode()
+    has_one = pl.col(TEXT).is_in(texts.implode())
     first = 0
-    found: list[pl.DataFrame] = []
+    matches: list[pl.DataFrame] = []
     for batch in batches:
-        found.append(batch.with_row_index(ROW, first).filter(pl.col(TEXT).is_in(wanted)))
+        matches.append(batch.with_row_index(ROW, first).filter(has_one))
         first += batch.height
-    return pl.concat(found).unique(TEXT, keep="first", maintain_order=True)
+    return pl.concat(matches).unique(TEXT, keep="first", maintain_order=True)
 
 
 def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
     records: Iterable[tuple[int | None, dict[str, Any]]]
     if is_data_set(path):
         records = ((None, record) for record in records_of(path, "passages"))
-        yield from _row_batches(path, _json_rows(path, records, skip))
+        yield from _row_batches(path, skip.parsed(_passage, path, records))
         return
     for file in _files(path):
         if suffix_of(file) == ".parquet":
@@ -157,7 +155,7 @@ def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
             records = read_csv_records(file, _WHAT, TEXT_FIELDS, skip=skip)
         else:
             records = read_json_records(file, _WHAT, skip=skip)
-        yield from _row_batches(file, _json_rows(file, records, skip))
+        yield from _row_batches(file, skip.parsed(_passage, file, records))
 
 
 def _files(path: Location) -> list[Location]:
@@ -219,7 +217,7 @@ def _parquet_batches(path: Location) -> Iterator[_Batch]:
         for frame in table.batches(_ROWS, _COLUMNS):
             frame = tables.conform(_named(frame), tables.CORPUS, path, first_row=first_row)
             first_row += frame.height
-            yield _Batch(path, frame, None)
+            yield _Batch(path, frame, [None] * frame.height)
         if not first_row:  # no batch named a missing column
             empty = pl.DataFrame(schema=dict.fromkeys(table.names, pl.String()))
             tables.conform(_named(empty), tables.CORPUS, path)
@@ -239,8 +237,8 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
             frame = frame.drop(name, strict=False).rename({known[0]: name})
     if not {DOC_ID, TEXT} <= set(frame.columns) or frame.schema[DOC_ID].is_float():
         return frame  # to be refused
-    if set(tables.CORPUS) <= set(frame.columns) and not (
-        frame[TITLE].null_count() or frame[ARTICLE_ID].null_count()
+    if set(tables.CORPUS) <= set(frame.columns) and not any(
+        frame[name].null_count() for name in (TITLE, ARTICLE_ID)
     ):
         return frame
     if TITLE not in frame.columns:
@@ -252,57 +250,36 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(article.alias(ARTICLE_ID))
 
 
-def _json_rows(
-    path: Location, records: Iterable[tuple[int | None, dict[str, Any]]], skip: SkipBad
-) -> Iterator[tuple[int | None, _Row]]:
-    return skip.kept(lambda one: (one[0], _passage(path, *one)), records)
-
-
 def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row:
     fault = partial(InputError, path=path, line=number)
     doc_id = first_of(record, DOC_ID_FIELDS)
     if doc_id is None or isinstance(doc_id, (dict, list, bool)):
         raise fault("a passage without an id", "add a doc_id", "corpus.unnamed")
     if isinstance(doc_id, float):
-        raise fault(
-            f"the id {quoted(doc_id)}", "write ids as strings or whole numbers", "corpus.id"
-        )
+        remedy = "write ids as strings or whole numbers"
+        raise fault(f"the id {quoted(doc_id)}", remedy, "corpus.id")
     text = text_in(record)
     if not isinstance(text, str):
         raise fault(f"passage {quoted(doc_id)} has no text", 'add a "text" string', "corpus.text")
-    title = record.get(tables.TITLE) or ""
+    title = record.get(TITLE) or ""
     if not isinstance(title, str):
-        raise fault(
-            f"passage {quoted(doc_id)} has a title that is not a string", "fix it", "corpus.title"
-        )
-    article = str(record.get(tables.ARTICLE_ID) or record.get(_WIKIPEDIA_ID) or title or doc_id)
+        problem = f"passage {quoted(doc_id)} has a title that is not a string"
+        raise fault(problem, "fix it", "corpus.title")
+    article = str(record.get(ARTICLE_ID) or record.get(_WIKIPEDIA_ID) or title or doc_id)
     if not is_text(str(doc_id), title, text, article):
         problem = f"passage {quoted(doc_id)} holds half a surrogate pair"
         raise fault(problem, "write valid Unicode", "corpus.surrogate")
     return str(doc_id), title, text, article
 
 
-def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> None:
-    """Compare the ids of equal hashes, and refuse the corpus if they are equal too."""
-    first: dict[str, int | None] = {}
+def _ids(path: Location) -> Iterator[tuple[str, tuple[Location, int | None]]]:
     for batch in _batches(path, SkipBad(limit=2**63)):
-        ids = batch.frame[DOC_ID]
-        for row in hash_ids(ids).is_in(suspects.implode()).arg_true():
-            line = None if batch.lines is None else batch.lines[row]
-            doc_id = ids[row]
-            if doc_id in first:
-                where = "occurs more than once"
-                if first[doc_id] is not None:
-                    where = f"already occurs in line {first[doc_id]}"
-                raise _twice(batch.path, line, doc_id, where)
-            first[doc_id] = line
-        upto -= batch.frame.height
-        if upto <= 0:
-            return
+        for doc_id, line in zip(batch.frame[DOC_ID], batch.lines, strict=True):
+            yield doc_id, (batch.path, line)
 
 
-def _twice(path: Location, line: int | None, doc_id: str, where: str) -> InputError:
-    problem = f"document id {quoted(doc_id)} {where}"
+def _twice(path: Location, line: int | None, doc_id: str, first: str | None) -> InputError:
+    problem = f"document id {quoted(doc_id)} {first or 'occurs more than once'}"
     return InputError(problem, "make document ids unique", "corpus.twice", path=path, line=line)
 
 

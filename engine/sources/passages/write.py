@@ -24,7 +24,7 @@ from engine.sources.articles.read import (
     source_files,
 )
 from engine.sources.io.files import atomic_directory, atomic_path
-from engine.sources.io.ids import IdHashes, hash_ids
+from engine.sources.io.ids import IdHashes, first_repeat
 from engine.sources.io.locations import Location
 from engine.sources.io.parallel import PATIENCE, map_ordered
 from engine.sources.io.records import SkipBad, tolerance
@@ -33,42 +33,13 @@ from engine.sources.passages.cut import ArticleId, CutSettings, Row, article_pas
 _Place = tuple[Location, int | None]
 
 
-class ArticleIds:
-    """The ids of the articles of ``sources`` seen so far, at 8 to 16 bytes per article."""
-
-    def __init__(self, sources: Sequence[Location]) -> None:
-        self._sources = sources
-        self._hashes = IdHashes()
-        self._articles = 0
-
-    def add(self, ids: Sequence[str]) -> None:
-        """Add the ids of the next articles, in the order of the sources.
-
-        Raises:
-            InputError: an id was seen before; the error names both places.
-        """
-        self._articles += len(ids)
-        suspects = set(self._hashes.add(pl.Series(ids, dtype=pl.String)).tolist())
-        if not suspects:
-            return
-        # Equal hashes are only a suspicion: the ids themselves are compared, from the beginning.
-        first: dict[str, _Place] = {}
-        for count, (place, page_id) in enumerate(_ids(self._sources)):
-            if count == self._articles:
-                return
-            if hash_ids(pl.Series([page_id]))[0] in suspects:
-                if page_id in first:
-                    raise _duplicate(page_id, place, first[page_id])
-                first[page_id] = place
-
-
-def _ids(sources: Sequence[Location]) -> Iterator[tuple[_Place, str]]:
+def _ids(sources: Sequence[Location]) -> Iterator[tuple[str, _Place]]:
     unlimited = SkipBad(limit=2**63)
     for file in source_files(sources):
         for chunk in article_chunks(file, skip=unlimited, prose=False):
             for line, article in parse_chunk(chunk, prose=False):
                 if not isinstance(article, InputError):
-                    yield (file, line), article.page_id
+                    yield article.page_id, (file, line)
 
 
 def _duplicate(page_id: str, place: _Place, first_place: _Place) -> InputError:
@@ -79,13 +50,8 @@ def _duplicate(page_id: str, place: _Place, first_place: _Place) -> InputError:
         where = f"already occurs in line {first_line}{f' of {first_path}' * (first_path != path)}"
     elif first_path != path:
         where = f"already occurs in {first_path}"
-    return InputError(
-        f"article id {quoted(page_id)} {where}",
-        "make article ids unique",
-        "articles.twice",
-        path=path,
-        line=line,
-    )
+    problem = f"article id {quoted(page_id)} {where}"
+    return InputError(problem, "make article ids unique", "articles.twice", path=path, line=line)
 
 
 _SCHEMA = pa.schema([(name, pa.string()) for name in tables.CORPUS])
@@ -127,7 +93,7 @@ def write_passages(
         InputError: a source cannot be used or has no text, an id is duplicated, or more bad records than tolerated.
     """
     skip = tolerance(skip_bad)
-    ids = ArticleIds(sources)
+    hashes = IdHashes()
     chunks = (
         chunk
         for file in source_files(sources)
@@ -143,7 +109,9 @@ def write_passages(
         for table, page_ids, without_text, errors in cuts:
             for error in errors:
                 skip.tolerate(error)
-            ids.add(page_ids)
+            suspects = hashes.add(pl.Series(page_ids, dtype=pl.String))
+            if len(suspects) and (repeat := first_repeat(_ids(sources), suspects)):
+                raise _duplicate(*repeat)
             articles += len(page_ids) - without_text
             empty += without_text
             yield table
@@ -152,9 +120,8 @@ def write_passages(
     with (atomic_path if single else atomic_directory)(out) as temporary:
         passages, files = _write(pieces(), temporary, None if single else _SHARD)
         if not passages:
-            raise InputError(
-                "has no article with text", "give another source", "articles.none", path=sources[0]
-            )
+            problem, remedy = "has no article with text", "give another source"
+            raise InputError(problem, remedy, "articles.none", path=sources[0])
     return PassageCounts(passages, articles, empty, files)
 
 
