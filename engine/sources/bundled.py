@@ -47,9 +47,9 @@ def require_for_demo() -> None:
         InputError: a package is missing; the remedy is one command that installs all missing ones.
     """
     used = {"articles": ["mwparserfromhell"], "local": [], "retrieval": ["pyserini"]}
-    found = {extra: missing(extra, *modules) for extra, modules in used.items()}
-    extras = [extra for extra in found if found[extra]]
-    lacking = [module for modules in found.values() for module in modules]
+    absent = {extra: missing(extra, *modules) for extra, modules in used.items()}
+    extras = [extra for extra in absent if absent[extra]]
+    lacking = [module for modules in absent.values() for module in modules]
     commands = [command(*extras)] if extras else []
     several = len(lacking) > 1
     try:

@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,32 +67,31 @@ def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
     import ir_datasets
     from ir_datasets.util import download
 
-    kinds = ("RequestsDownload", "GoogleDriveDownload", "GoogleCloudBucketStream")
     theirs = _NAMES[kind]
     remedy = f"fetch it first: ir_datasets export {name} {theirs} > /dev/null"
+    fault = partial(InputError, path=place)
     try:
         with contextlib.ExitStack() as patched:
-            for one in kinds:
-                kind_of = getattr(download, one)
-                refused = mock.patch.object(kind_of, "stream", side_effect=_WouldDownload)
+            for way in ("RequestsDownload", "GoogleDriveDownload", "GoogleCloudBucketStream"):
+                network = getattr(download, way)
+                refused = mock.patch.object(network, "stream", side_effect=_WouldDownload)
                 patched.enter_context(refused)
-            found = ir_datasets.load(name)
-            if not getattr(found, f"has_{theirs}")():
-                raise InputError(
-                    f"has no {kind}", "give another data set", "dataset.part", path=place
-                )
-            for record in getattr(found, f"{theirs}_iter")():
+            data_set = ir_datasets.load(name)
+            if not getattr(data_set, f"has_{theirs}")():
+                raise fault(f"has no {kind}", "give another data set", "dataset.part")
+            for record in getattr(data_set, f"{theirs}_iter")():
                 yield _named(record, kind)
     except KeyError:
         problem = "ir_datasets knows no such data set"
-        raise InputError(problem, "see ir_datasets list", "dataset.unknown", path=place) from None
+        raise fault(problem, "see ir_datasets list", "dataset.unknown") from None
     except _WouldDownload:
-        raise InputError("is not on this machine", remedy, "dataset.absent", path=place) from None
+        raise fault("is not on this machine", remedy, "dataset.absent") from None
     except (OSError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
-        raise InputError(
-            f"cannot be read ({reason})", remedy, "dataset.unreadable", path=place
-        ) from None
+        raise fault(f"cannot be read ({_reason(error)})", remedy, "dataset.unreadable") from None
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".split("\n")[0][:200]
 
 
 def _named(record: Any, kind: Kind) -> dict[str, Any]:
@@ -120,24 +120,22 @@ def _of_hugging_face(place: str) -> Any:
             mock.patch.object(datasets.config, "HF_HUB_OFFLINE", True),
             mock.patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True),
         ):
-            found = datasets.load_dataset(_snapshot(name) or name, config or None)
+            data_set = datasets.load_dataset(_snapshot(name) or name, config or None)
     except Exception as error:  # any error of the library for a missing file
-        reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+        problem = f"cannot be loaded from the cache ({_reason(error)})"
         fetch = f"fetch it first, with datasets.load_dataset({name!r})"
         remedy = f"{fetch}, or name the configuration, as in hf:{name}:CONFIG:SPLIT"
-        raise InputError(
-            f"cannot be loaded from the cache ({reason})", remedy, "dataset.unreadable", path=place
-        ) from None
-    if not isinstance(found, Mapping):
-        return found
-    if split in found:
-        return found[split]
-    if split or len(found) > 1:
+        raise InputError(problem, remedy, "dataset.unreadable", path=place) from None
+    if not isinstance(data_set, Mapping):
+        return data_set
+    if split in data_set:
+        return data_set[split]
+    if split or len(data_set) > 1:
         problem = f"has no split {split!r}" if split else "has several splits"
-        names = [*map(str, found)]
+        names = [*map(str, data_set)]
         remedy = f"give one of them, {', '.join(names)}, as in hf:{name}:{config}:{names[0]}"
         raise InputError(problem, remedy, "dataset.split", path=place)
-    return next(iter(found.values()))
+    return next(iter(data_set.values()))
 
 
 def _snapshot(name: str) -> str | None:

@@ -87,24 +87,24 @@ def written(text: str) -> list[Any] | dict[str, Any] | None:
     if not _WORDS.search(text) and any(map(str.isdigit, text)):
         return None
     try:
-        found = parse_json(text)
+        value = parse_json(text)
     except ValueError:
         if _TOKEN.sub("", text).strip():
             return None
         # NumPy writes no commas. Nothing is evaluated, and the tokens allow literals alone.
         commas = _TOKEN.sub(lambda token: token[0] + "," * (token[1] is not None), text)
         try:
-            found = _value_of(ast.parse(commas, mode="eval").body)
+            value = _value_of(ast.parse(commas, mode="eval").body)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None  # 007, or thousands of digits
-    if not isinstance(found, list):
-        return found if isinstance(found, dict) else None
-    given = [item for item in found if not _is_missing(item)]
-    if not all(isinstance(item, str | int | float) for item in given):
-        return found
-    if given and not any(isinstance(item, str) for item in given):
-        return given if text[0].isalpha() else None
-    return [*map(str, given)]
+    if not isinstance(value, list):
+        return value if isinstance(value, dict) else None
+    present = [item for item in value if not _is_missing(item)]
+    if not all(isinstance(item, str | int | float) for item in present):
+        return value
+    if present and not any(isinstance(item, str) for item in present):
+        return present if text[0].isalpha() else None
+    return [*map(str, present)]
 
 
 def _value_of(node: ast.AST) -> Any:
@@ -132,8 +132,8 @@ def listed(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    if (found := written(value)) is not None:
-        return found
+    if (collection := written(value)) is not None:
+        return collection
     return value if _MEANT.match(value.strip()) else value.split(SEPARATOR)
 
 
@@ -158,16 +158,16 @@ def list_in(record: Mapping[str, Any], names: Sequence[str]) -> list[Any] | None
     """The first field in ``names`` that is a list, or the text of a list, if any."""
     for name in names:
         value = record.get(name)
-        found = written(value) if isinstance(value, str) else value
-        if isinstance(found, list):
-            return found
+        value = written(value) if isinstance(value, str) else value
+        if isinstance(value, list):
+            return value
     return None
 
 
 def text_in(record: Mapping[str, Any], names: Sequence[str] = TEXT_FIELDS) -> Any:
     """As ``first_of``, for a text that may be empty; an empty text is not missing."""
-    found = first_of(record, names)
-    return "" if found is None and any(record.get(name) == "" for name in names) else found
+    text = first_of(record, names)
+    return "" if text is None and any(record.get(name) == "" for name in names) else text
 
 
 def columns_of(*names: Sequence[str]) -> set[str]:
@@ -179,17 +179,16 @@ def texts_of(value: Any) -> list[str] | None:
     """The texts in the value of a field of answers (or articles); None for another value."""
     # Types first: the abstract class Mapping takes several times as long.
     if not isinstance(value, (list, str)) and isinstance(value, Mapping):
-        parts = [value[name] for name in _ANSWER_PARTS if value.get(name) not in _EMPTY]
-        texts = [texts_of(part) for part in parts]
-        known = any(name in value for name in _ANSWER_PARTS)
-        if not known or any(part is None for part in texts):
+        if not any(name in value for name in _ANSWER_PARTS):
             return None
-        return [text for part in texts if part is not None for text in part]
+        parts = [texts_of(value[n]) for n in _ANSWER_PARTS if value.get(n) not in _EMPTY]
+        texts = [text for part in parts if part is not None for text in part]
+        return None if None in parts else texts
     listed = value if isinstance(value, list) else [] if value is None else [value]
-    found = [
+    items = [
         item if isinstance(item, str) or not isinstance(item, Mapping) else item.get("text")
         for item in listed
         if isinstance(item, str) or not _is_missing(item)
     ]
-    given = [text for text in found if isinstance(text, str)]
-    return given if len(given) == len(found) else None
+    texts = [text for text in items if isinstance(text, str)]
+    return texts if len(texts) == len(items) else None

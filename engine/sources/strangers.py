@@ -40,7 +40,8 @@ class QueryNumbers:
     def see(self, ids: Iterable[str], path: Location) -> None:
         """Note the ids of an input."""
         if self.count and path not in self.own:
-            self._seen |= {one: path for one in ids if one not in self._seen}
+            for name in ids:
+                self._seen.setdefault(name, path)
 
     def check(self) -> None:
         """Refuse numbers if a noted id is no number, or if a field named like an id has all ids, in another order."""
@@ -54,16 +55,12 @@ class QueryNumbers:
             if may_be and len(values) == len(column):
                 meant.append(name)
         if strange or meant:
-            one = next(one for one in self._seen if one in strange or not strange)
-            problem = f"queries without ids (numbered from 1 to {self.count}), while {self._seen[one]} names them by ids, as {quoted(one)}"
+            name = next(name for name in self._seen if name in strange or not strange)
+            problem = f"queries without ids (numbered from 1 to {self.count}), while {self._seen[name]} names them by ids, as {quoted(name)}"
             names = " or ".join(map(quoted, sorted(meant)))
             remedy = f"is {names} the id? name it id, or " if meant else ""
-            raise InputError(
-                problem,
-                f"{remedy}add a field id to the queries",
-                "queries.unidentified",
-                path=self.path,
-            )
+            remedy += "add a field id to the queries"
+            raise InputError(problem, remedy, "queries.unidentified", path=self.path)
 
     def notes(self) -> tuple[Note, ...]:
         """A note that ids count as numbers of queries, with an example."""
@@ -85,8 +82,8 @@ def count_strangers(
         InputError: no id is known; names an example from both.
     """
     others = ids.filter(~ids.is_in(known.implode())).unique()
-    said = agreeing(len(known), what.format(len(known)))
-    refuse_strangers(ids, others, known, said, remedy=remedy, path=path)
+    what = agreeing(len(known), what.format(len(known)))
+    refuse_strangers(ids, others, known, what, remedy=remedy, path=path)
     return len(others)
 
 

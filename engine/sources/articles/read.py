@@ -7,6 +7,7 @@ knowledge source, JSONL, BEIR's corpora and Parquet; SQuAD's JSON, which KorQuAD
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,23 +19,11 @@ from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.messages.wording import quoted
 from engine.sources.fields import first_of, text_in
-from engine.sources.io import locations
+from engine.sources.io import locations, records
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import DAMAGE, PACKED, Location
 from engine.sources.io.parquet import open_parquet
-from engine.sources.io.records import (
-    BOM,
-    SkipBad,
-    damaged,
-    decode_line,
-    parse_json,
-    parse_json_object,
-    raw_lines,
-    read_document,
-    read_json_document,
-    start_of,
-    tolerance,
-)
+from engine.sources.io.records import BOM, SkipBad, raw_lines, tolerance
 
 # Sections that contain references rather than prose (the DPR passages leave them out too).
 _SECTIONS = """references, external links, see also, further reading, notes, bibliography, footnotes, sources, citations,
@@ -128,9 +117,9 @@ def is_squad(path: Location) -> bool:
         _, line = next(raw_lines(path, "JSON"), (1, b""))
     except InputError:
         # Among readable files, only a document may have a first line this long.
-        return start_of(path, "JSON").startswith(b"{")
+        return records.start_of(path, "JSON").startswith(b"{")
     try:
-        first = parse_json(line)
+        first = records.parse_json(line)
     except ValueError:
         in_json = bool(line) and locations.name_of(path).endswith(_NAMES)
         return in_json or line.strip() in (b"{", b"[")
@@ -148,7 +137,7 @@ def read_squad(path: Location) -> Iterator[tuple[Article, list[dict[str, Any]]]]
         InputError: not such a document; if its JSON is broken, the error names the line.
     """
     fault = partial(InputError, path=path)
-    document = read_json_document(path, "a SQuAD document")
+    document = records.read_json_document(path, "a SQuAD document")
     entries = document.get("data") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise fault('JSON without a list "data"', _REMEDY, "articles.data")
@@ -231,7 +220,7 @@ def raw_pages(
             where = "within a page" if opened >= 0 else "before </mediawiki>"
             raise _malformed(path, line + buffer.count(b"\n"), f"ends {where}")
     except DAMAGE as error:
-        raise damaged(path, line, error) from None
+        raise records.damaged(path, line, error) from None
 
 
 def _malformed(path: Location, line: int, reason: str) -> InputError:
@@ -274,8 +263,7 @@ Layout = Literal["mediawiki", "json-lines", "squad", "parquet"]
 WHAT = "articles: a MediaWiki dump, JSONL, Parquet, a SQuAD document, or a directory of such files"
 # Half a second of work for wikitext.
 CHUNK_BYTES = 1 << 20
-_SUFFIXES = (".xml", ".jsonl", ".json", ".parquet", ".pq")
-_KNOWN = tuple(suffix + packed for suffix in _SUFFIXES for packed in ("", *PACKED))
+_KNOWN = re.compile(rf"\.(xml|jsonl?|parquet|pq)({'|'.join(map(re.escape, PACKED))})*$", re.I)
 
 
 @dataclass(frozen=True)
@@ -303,7 +291,7 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
             continue
         inside = locations.list_files(source)
         beir = locations.named(inside, "corpus.jsonl")
-        known = beir[:1] or [f for f in inside if locations.name_of(f).lower().endswith(_KNOWN)]
+        known = beir[:1] or [f for f in inside if _KNOWN.search(locations.name_of(f))]
         if not known:
             problem = "a directory without articles"
             raise InputError(problem, f"give {WHAT}", "articles.none", path=source)
@@ -316,7 +304,7 @@ def layout_of(path: Location) -> Layout:
 
     Parquet starts with ``PAR1``, a MediaWiki dump with ``<``; JSON is a SQuAD document if ``is_squad``, else JSONL.
     """
-    start = read_document(path, WHAT, 1 << 16)
+    start = records.read_document(path, WHAT, 1 << 16)
     if start.startswith(b"PAR1"):
         return "parquet"
     text = start.removeprefix(BOM).lstrip()
@@ -355,16 +343,16 @@ def article_chunks(
             for batch in table.batches(rows, known):
                 yield Chunk(path, layout, [(None, row) for row in batch.iter_rows(named=True)])
         return
-    records: list[tuple[int | None, bytes]] = []
+    several: list[tuple[int | None, bytes]] = []
     total = 0
     for record in raw_pages(path, skip=skip) if layout == "mediawiki" else raw_lines(path, WHAT):
-        records.append(record)
+        several.append(record)
         total += len(record[1])
         if total >= size:
-            yield Chunk(path, layout, records)
-            records, total = [], 0
-    if records:
-        yield Chunk(path, layout, records)
+            yield Chunk(path, layout, several)
+            several, total = [], 0
+    if several:
+        yield Chunk(path, layout, several)
 
 
 def parse_chunk(
@@ -408,5 +396,5 @@ def _parse(chunk: Chunk, line: int | None, record: Any, *, prose: bool) -> Artic
         return parse_record(chunk.path, line, record)
     if chunk.layout == "mediawiki":
         return parse_page(chunk.path, line or 1, record, prose=prose)
-    text = decode_line(chunk.path, line or 1, record)
-    return parse_record(chunk.path, line, parse_json_object(chunk.path, line or 1, text))
+    text = records.decode_line(chunk.path, line or 1, record)
+    return parse_record(chunk.path, line, records.parse_json_object(chunk.path, line or 1, text))

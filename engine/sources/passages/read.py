@@ -100,10 +100,7 @@ def scan_corpus(
 
 
 def read_corpus(
-    path: Location,
-    *,
-    wanted: Collection[str] | None = None,
-    skip_bad: int | SkipBad = 0,
+    path: Location, *, wanted: Collection[str] | None = None, skip_bad: int | SkipBad = 0
 ) -> pl.DataFrame:
     """Read passages as the corpus table, from any layout of ``scan_corpus``; of ``wanted`` documents alone, if given.
 

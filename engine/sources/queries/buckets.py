@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -37,16 +37,15 @@ def halved(pairs: Counts, queries: Counts, most: int) -> list[Range]:
         the ranges [low, high) that have queries, ascending.
     """
     pairs_below, queries_below = (np.concatenate([[0], np.cumsum(c)]) for c in (pairs, queries))
-    found: list[Range] = []
-    open_ranges = [(0, len(pairs))]
-    while open_ranges:
-        low, high = open_ranges.pop()
+
+    def ranges(low: int, high: int) -> Iterator[Range]:
         total = queries_below[high] - queries_below[low]
-        if total == 0:
-            continue
-        if max(total, pairs_below[high] - pairs_below[low]) <= most or high - low == 1:
-            found.append((low, high))
-        else:
+        most_here = max(total, pairs_below[high] - pairs_below[low])
+        if total and (most_here <= most or high - low == 1):
+            yield low, high
+        elif total:
             middle = (low + high) // 2
-            open_ranges += [(middle, high), (low, middle)]
-    return found
+            yield from ranges(low, middle)
+            yield from ranges(middle, high)
+
+    return [*ranges(0, len(pairs))]

@@ -14,28 +14,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from engine import tables
 from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
+from engine.sources import fields
 from engine.sources.articles.read import is_squad, read_squad
 from engine.sources.data_sets import records_of
-from engine.sources.fields import (
-    ANSWER_FIELDS,
-    ARTICLE_FIELDS,
-    CONTEXT_FIELD,
-    QUERY_FIELDS,
-    QUERY_ID_FIELDS,
-    REFERENCE_FIELDS,
-    RESPONSE_FIELDS,
-    columns_of,
-    first_of,
-    listed,
-    texts_of,
-    written,
-)
+from engine.sources.fields import ANSWER_FIELDS, ARTICLE_FIELDS, QUERY_FIELDS, QUERY_ID_FIELDS
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location, is_data_set, suffix_of
 from engine.sources.io.parquet import open_parquet
@@ -100,15 +88,14 @@ def clean_row(
     fault = partial(InputError, path=path, line=line)
     if query_id.split() != [query_id]:
         problem = f"query id {quoted(query_id)} is empty or contains white space"
-        raise fault(
-            problem,
-            "use another id, since run and qrels files are split at white space",
-            "queries.id",
-        )
+        remedy = "use another id, since run and qrels files are split at white space"
+        raise fault(problem, remedy, "queries.id")
     lists = {
         text: items
         for text in (*answers, *articles)
-        if text and (found := written(text)) is not None and (items := texts_of(found)) is not None
+        if text
+        and (value := fields.written(text)) is not None
+        and (items := fields.texts_of(value)) is not None
     }
     if lists:
         answers, articles = (
@@ -171,10 +158,14 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
 
 
 def _objects(record: dict[str, Any], name: str, fault: partial[InputError]) -> list[dict[str, Any]]:
-    found = record.get(name) or []
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+    objects = record.get(name) or []
+    if not _are_objects(objects):
         raise fault(f'"{name}" is not a list of objects', f"give {KILT}", "queries.objects")
-    return found
+    return objects
+
+
+def _are_objects(value: Any) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
 def plain_rows(
@@ -185,13 +176,12 @@ def plain_rows(
 ) -> Iterator[QueryRow]:
     """Yield queries from (line, record) pairs; a line is None if lines have no meaning.
 
-    Raises:
-        InputError: a query without text, with an id while others have none (or vice versa), or answers not strings.
+    An InputError refuses a query without text, ids that only some have, and answers that are not strings.
     """
     numbered: bool | None = None
-    fields: tuple[str, ...] = ANSWER_FIELDS
+    own_fields: tuple[str, ...] = ANSWER_FIELDS
     for count, (line, record) in enumerate(records, 1):
-        query_id = first_of(record, QUERY_ID_FIELDS)
+        query_id = fields.first_of(record, QUERY_ID_FIELDS)
         if numbered is None:
             numbered = query_id is None
         if numbered != (query_id is None) or isinstance(query_id, (bool, float, list, dict)):
@@ -199,31 +189,29 @@ def plain_rows(
             remedy = "give every query an id (a string or a whole number), or none of them"
             raise InputError(problem, remedy, "queries.unnamed", path=path, line=line)
         name = str(count if query_id is None else query_id)
-        query = first_of(record, QUERY_FIELDS)
+        query = fields.first_of(record, QUERY_FIELDS)
         query = "" if query is None and not need_text else query
         if not isinstance(query, str):
             raise no_text(path, line, name, query, QUERY_FIELDS[0])
-        if fields is ANSWER_FIELDS and not record.keys().isdisjoint(REFERENCE_FIELDS):
-            fields = tuple(one for one in ANSWER_FIELDS if one not in RESPONSE_FIELDS)
-        of_both = (fields, ARTICLE_FIELDS)
-        values = [first_of(record, names) for names in of_both]
-        own = [*map(listed, values)]
-        lists = sum(isinstance(v, str) and [v] != one for v, one in zip(values, own, strict=True))
+        if own_fields is ANSWER_FIELDS and not record.keys().isdisjoint(fields.REFERENCE_FIELDS):
+            own_fields = tuple(name for name in ANSWER_FIELDS if name not in fields.RESPONSE_FIELDS)
+        both = (own_fields, ARTICLE_FIELDS)
+        values = [fields.first_of(record, names) for names in both]
+        lists = [*map(fields.listed, values)]
+        split = sum(isinstance(v, str) and [v] != own for v, own in zip(values, lists, strict=True))
         answers, articles = (
             _texts(path, line, f"{names[0]} of query {quoted(name)}", value)
-            for names, value in zip(of_both, own, strict=True)
+            for names, value in zip(both, lists, strict=True)
         )
         row = clean_row(path, line, name, query, answers, articles)
         marked = record.get("is_impossible") in (True, "true", "True")
-        emptied = not row.answers and isinstance(own[0], Mapping)
-        unanswerable, written = marked or emptied, row.written + lists
-        yield replace(
-            row, unanswerable=unanswerable, numbered=numbered, written=written, record=record
-        )
+        emptied = not row.answers and isinstance(lists[0], Mapping)
+        row = replace(row, unanswerable=marked or emptied, numbered=numbered, record=record)
+        yield replace(row, written=row.written + split)
 
 
 def _texts(path: Location, line: int | None, what: str, value: Any) -> list[str]:
-    texts = None if isinstance(value, str) else texts_of(value)
+    texts = None if isinstance(value, str) else fields.texts_of(value)
     if texts is None:
         fault = "is not a list" if isinstance(value, str) else "are not strings"
         problem = f"{what} {fault}: {quoted(value)}"
@@ -238,8 +226,8 @@ WHAT = f"{KILT}, or JSONL, JSON, CSV or Parquet with query and answers, or a SQu
 # A document of TriviaQA's; its keys are in their order.
 _TRIVIAQA = re.compile(rb'\{\s*"Data"\s*:')
 # The fields that the engine itself knows; any others may group queries.
-OWN_FIELDS = columns_of(QUERY_ID_FIELDS, QUERY_FIELDS, ANSWER_FIELDS, ARTICLE_FIELDS)
-OWN_FIELDS |= {"is_impossible", CONTEXT_FIELD, "input", "output"}
+OWN_FIELDS = fields.columns_of(QUERY_ID_FIELDS, QUERY_FIELDS, ANSWER_FIELDS, ARTICLE_FIELDS)
+OWN_FIELDS |= {"is_impossible", fields.CONTEXT_FIELD, "input", "output"}
 _BATCH = 10_000
 
 
@@ -266,8 +254,9 @@ def layout_of(path: Location) -> Layout:
     if _TRIVIAQA.match(start):
         return "triviaqa"
     if start[:1] != b"[" and is_squad(path):
-        of_squad = b'"paragraphs"' in start or queries_in(read_json_document(path, WHAT)) is None
-        return "squad" if of_squad else "document"
+        if b'"paragraphs"' in start or queries_in(read_json_document(path, WHAT)) is None:
+            return "squad"
+        return "document"
     for _, record in read_json_records(path, WHAT):
         if queries_in(record) is not None:
             return "document"
@@ -278,9 +267,8 @@ def layout_of(path: Location) -> Layout:
 def queries_in(document: Any) -> list[dict[str, Any]] | None:
     """The records of a document ``{"queries": [{"text": …}, …]}``; None for another."""
     queries = document.get("queries") if isinstance(document, dict) else None
-    if not isinstance(queries, list) or not all(isinstance(one, dict) for one in queries):
-        return None
-    return queries if document.keys().isdisjoint(("input", *QUERY_FIELDS)) else None
+    others = _are_objects(queries) and document.keys().isdisjoint(("input", *QUERY_FIELDS))
+    return queries if others else None
 
 
 def rows_of(
@@ -321,14 +309,13 @@ def rows_of(
 
 def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Iterator[QueryRow]:
     with open_parquet(path) as table:
-        fields = QUERY_FIELDS if need_text else ANSWER_FIELDS
-        if not set(table.names) & columns_of(fields):
+        needed = QUERY_FIELDS if need_text else ANSWER_FIELDS
+        if not set(table.names) & fields.columns_of(needed):
+            problem = f"lacks a column {', '.join(needed)}"
             remedy = f"a table of this kind has the columns {', '.join(tables.QUERIES)}"
-            raise InputError(
-                f"lacks a column {', '.join(fields)}", remedy, "queries.column", path=path
-            )
-        columns = OWN_FIELDS | table.plain_names | columns_of([column] if column else [])
-        if column and not columns_of([column]) & set(table.names):
+            raise InputError(problem, remedy, "queries.column", path=path)
+        columns = OWN_FIELDS | table.plain_names | fields.columns_of([column] if column else [])
+        if column and not fields.columns_of([column]) & set(table.names):
             raise no_column(path, column, table.names)
         records = (
             (None, dict.fromkeys(table.names) | record)
@@ -341,14 +328,13 @@ def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Ite
 def no_column(path: Location, column: str, names: Iterable[str]) -> InputError:
     """The error for a column without values, with the names of existing columns."""
     problem = f"no query has a value in a column {quoted(column)}"
-    return InputError(
-        problem, f"name one of its columns: {', '.join(names)}", "queries.column", path=path
-    )
+    remedy = f"name one of its columns: {', '.join(names)}"
+    return InputError(problem, remedy, "queries.column", path=path)
 
 
 def _triviaqa_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     entries = read_json_document(path, WHAT)["Data"]
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+    if not _are_objects(entries):
         problem = '"Data" is not a list of objects'
         raise InputError(problem, "fetch the file again", "queries.objects", path=path)
     yield from ((None, entry) for entry in entries)
@@ -359,12 +345,9 @@ def squad_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
 
     A question is unanswerable if ``is_impossible`` or without answers (plausible answers do not count). Its gold
     article is that of its context, named by the title, as ``erag passages`` names it.
-
-    Raises:
-        InputError: not such a document.
     """
     for article, questions in read_squad(path):
-        context = {"title": article.title, CONTEXT_FIELD: article.text}
+        context = {"title": article.title, fields.CONTEXT_FIELD: article.text}
         for question in questions:
             # As SQuAD's rows have them: an object without texts marks an unanswerable question.
             answers = {"text": question.get("answers")}

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any
 
@@ -23,15 +24,8 @@ from engine.sources.fields import ANSWER_FIELDS, CONTEXT_FIELD, first_of
 from engine.sources.io import locations
 from engine.sources.io.locations import Location, is_data_set
 from engine.sources.io.records import read_json_records, read_lines, start_of
-from engine.sources.queries.layouts import (
-    OWN_FIELDS,
-    WHAT,
-    QueryRow,
-    clean_row,
-    layout_of,
-    no_column,
-    rows_of,
-)
+from engine.sources.queries import layouts
+from engine.sources.queries.layouts import WHAT, QueryRow, layout_of, rows_of
 from engine.sources.strangers import QueryNumbers, count_strangers
 from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
 
@@ -40,7 +34,6 @@ WRITTEN_LISTS = "written_lists"
 _MOST, _LETTERS = 20_000, 40
 # Queries that are objects at a time.
 _ROWS = 10_000
-_ADD = "add at least one answer"
 # Programs' words for missing values, in small letters; some are answers, too.
 _NOTHING = frozenset({"na", "n/a", "nan", "<na>", "none", "null"})
 
@@ -80,7 +73,7 @@ def read_query_set(
     *,
     need_answers: bool = True,
     answers: Location | None = None,
-    remedy: str = _ADD,
+    remedy: str = "add at least one answer",
     column: str | None = None,
 ) -> QuerySet:
     """Read queries as the queries table, in the order of the file; answers are stripped and distinct, in theirs.
@@ -97,10 +90,10 @@ def read_query_set(
             duplicated, ``answers`` has none of the queries, or no query has the field ``column``.
     """
     place, rows = query_rows(path, column)
-    given = [] if answers is None else read_answers(answers)
+    others = [] if answers is None else read_answers(answers)
     return query_set_of(
-        place, rows, answers, given, need_answers=need_answers, remedy=remedy, column=column
-    )  # fmt: skip
+        place, rows, answers, others, need_answers=need_answers, remedy=remedy, column=column
+    )
 
 
 def query_rows(path: Location, column: str | None) -> tuple[Location, Iterable[QueryRow]]:
@@ -113,22 +106,22 @@ def query_set_of(
     path: Location,
     rows: Iterable[QueryRow],
     answers: Location | None,
-    given: Sequence[QueryRow],
+    others: Sequence[QueryRow],
     *,
     need_answers: bool,
     remedy: str,
     column: str | None,
 ) -> QuerySet:
-    """As ``read_query_set``, from rows; ``given`` are separate answers, as ``joined`` takes them."""
+    """As ``read_query_set``, from rows; ``others`` are separate answers, as ``joined`` takes them."""
     notes: list[Note] = []
     fields: dict[str, Mapping[str, str]] = {}
     numbering = QueryNumbers(path, fields)
     rows = _noted(rows, numbering, fields)
     if answers is not None:
-        rows, note = joined(list(rows), given, answers, numbering)
+        rows, note = joined(list(rows), others, answers, numbering)
         notes.append(note)
     checked: list[QueryRow] = []
-    made, counted = list[pl.DataFrame](), list[tuple[Note, ...]]()
+    parts, counted = list[pl.DataFrame](), list[tuple[Note, ...]]()
     titles: dict[str, tuple[str, ...]] = {}
     groups: dict[str, str] = {}
     names: dict[str, None] = {}
@@ -151,25 +144,24 @@ def query_set_of(
         elif need_answers and not row.answers:
             here = "" if answers is None else f", neither here nor in {answers}"
             problem = f"query {row.query_id!r} has no answers{here}"
-            raise InputError(
-                problem, remedy + _read_of(row), "queries.no-answers", path=path, line=row.line
-            )
+            remedy += _read_of(row)
+            raise InputError(problem, remedy, "queries.no-answers", path=path, line=row.line)
         else:
             checked.append(replace(row, record={}))
+            if row.titles:
+                titles[row.query_id] = row.titles
         if len(checked) == _ROWS:  # as objects, queries take ten times the room
-            made.append(_table(checked))
+            parts.append(_table(checked))
             counted.append(notes_of(checked))
-            titles |= {row.query_id: row.titles for row in checked if row.titles}
             checked.clear()
-    table = pl.concat([*made, _table(checked)], rechunk=True)
+    table = pl.concat([*parts, _table(checked)], rechunk=True)
     if table.is_empty():
         if unanswerable:
             problem = f"only unanswerable questions ({unanswerable})"
             raise InputError(problem, f"give {WHAT}", "queries.unanswerable", path=path)
         raise InputError("no queries", f"give {WHAT}", "queries.none", path=path)
     if column and not groups:
-        raise no_column(path, column, names)
-    titles |= {row.query_id: row.titles for row in checked if row.titles}
+        raise layouts.no_column(path, column, names)
     merged = merge_notes([*counted, notes_of(checked), notes], 0)
     return QuerySet(table, unanswerable, titles, groups, fields, merged, numbering)
 
@@ -196,7 +188,7 @@ def _further(row: QueryRow) -> dict[str, str]:
     values = {
         name: sys.intern(composed(str(value)))
         for name, value in row.record.items()
-        if name not in OWN_FIELDS and isinstance(value, str | int | float | date)
+        if name not in layouts.OWN_FIELDS and isinstance(value, str | int | float | date)
     }
     return {name: text for name, text in values.items() if 0 < len(text) <= _LETTERS}
 
@@ -240,16 +232,11 @@ def _lists(lists: Sequence[Sequence[str]]) -> pl.Series:
 
 
 def joined(
-    rows: list[QueryRow], given: Sequence[QueryRow], answers: Location, numbering: QueryNumbers
+    rows: list[QueryRow], others: Sequence[QueryRow], answers: Location, numbering: QueryNumbers
 ) -> tuple[list[QueryRow], Note]:
-    """The rows with separate answers, if any, instead of their own.
+    """The rows, with the answers of ``others``, from the file ``answers``, if any, instead of their own.
 
     Answers match by the ids of queries; by texts if either has no ids, or no id is a query's.
-
-    Args:
-        answers: their file, for errors.
-        given: answers, with an id or a text, or both.
-        numbering: of the queries.
 
     Raises:
         InputError: there are answers to none of the queries, or one has two; answers have neither ids nor texts.
@@ -258,48 +245,45 @@ def joined(
     for row in rows:
         texts.setdefault(row.query.strip(), []).append(row.query_id)
     texts.pop("", None)
-    times = Counter(one.query.strip() for one in given)
+    times = Counter(row.query.strip() for row in others)
     has_texts = any(text in texts for text in times)
-    has_ids = not numbering.count and any(one.query_id in ids for one in given if not one.numbered)
-    found: dict[str, QueryRow] = {}
+    has_ids = not numbering.count and any(r.query_id in ids for r in others if not r.numbered)
+    by_id: dict[str, QueryRow] = {}
     lines: dict[str, int | None] = {}
-    for one in given:
-        text = one.query.strip()
-        if not one.numbered:
-            _refuse_twice(answers, one, lines)
+    for row in others:
+        fault = partial(InputError, path=answers, line=row.line)
+        text = row.query.strip()
+        if not row.numbered:
+            _refuse_twice(answers, row, lines)
         elif not text and not numbering.count:
             problem, remedy = "answers without ids and texts of queries", "give each the query's id"
-            raise InputError(problem, remedy, "queries.unnumbered", path=answers, line=one.line)
-        named = [one.query_id]
-        if (one.numbered and text) or (has_texts and not has_ids):
+            raise fault(problem, remedy, "queries.unnumbered")
+        named = [row.query_id]
+        if (row.numbered and text) or (has_texts and not has_ids):
             same = texts.get(text, [text])
-            named = named if times[text] > 1 and one.query_id in same else same
+            named = named if times[text] > 1 and row.query_id in same else same
         else:
             numbering.see(named, answers)
         for name in named:
-            if found.setdefault(name, one).answers != one.answers and name in ids:
-                problem = f"query {quoted(one.query)} has other answers twice"
-                raise InputError(
-                    problem, "name queries by ids", "queries.differ", path=answers, line=one.line
-                )
+            if by_id.setdefault(name, row).answers != row.answers and name in ids:
+                problem = f"query {quoted(row.query)} has other answers twice"
+                raise fault(problem, "name queries by ids", "queries.differ")
     numbering.check()
-    others = count_strangers(
-        pl.Series(found.keys(), dtype=pl.String),
+    strangers = count_strangers(
+        pl.Series(by_id.keys(), dtype=pl.String),
         pl.Series([row.query_id for row in rows], dtype=pl.String),
         f"has answers to none of the {{}} [query|queries] of {numbering.path}",
         remedy="give the answers of these queries, by the same ids",
         path=answers,
     )
-    note = count_note(
-        "answers_of_others", others, "[id|ids] in `answers` [belongs|belong] to no query"
-    )
+    what = "[id|ids] in `answers` [belongs|belong] to no query"
     answered = []
     for row in rows:
-        if (own := found.get(row.query_id)) and own.answers:
+        if (own := by_id.get(row.query_id)) and own.answers:
             written = row.written + own.written
             row = replace(row, answers=own.answers, unanswerable=False, written=written)
         answered.append(row)
-    return answered, note
+    return answered, count_note("answers_of_others", strangers, what)
 
 
 def read_answers(path: Location) -> list[QueryRow]:
@@ -329,10 +313,8 @@ def _file(path: Location) -> Location:
 def _refuse_twice(path: Location, row: QueryRow, lines: dict[str, int | None]) -> None:
     if row.query_id in lines:
         first = f" (see line {lines[row.query_id]})" if lines[row.query_id] else ""
-        problem = f"duplicate query id {row.query_id!r}{first}"
-        raise InputError(
-            problem, "make query ids unique", "queries.twice", path=path, line=row.line
-        )
+        problem, remedy = f"duplicate query id {row.query_id!r}{first}", "make query ids unique"
+        raise InputError(problem, remedy, "queries.twice", path=path, line=row.line)
     lines[row.query_id] = row.line
 
 
@@ -377,10 +359,9 @@ def _numbered(path: Location, texts: Iterable[tuple[int, Any]]) -> pl.DataFrame:
     rows: list[QueryRow] = []
     for line, text in texts:
         if not isinstance(text, str) or not text.strip():
-            raise InputError(
-                "a query without text", "write its text", "queries.text", path=path, line=line
-            )
-        rows.append(clean_row(path, line, str(line), text.strip(), [], []))
+            problem = "a query without text"
+            raise InputError(problem, "write its text", "queries.text", path=path, line=line)
+        rows.append(layouts.clean_row(path, line, str(line), text.strip(), [], []))
     if not rows:
         raise InputError("no queries", f"give {_USERS}", "queries.none", path=path)
     return _table(rows)

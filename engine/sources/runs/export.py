@@ -80,9 +80,8 @@ def write_exports(
                 written[directory / name] = {}
     names = [path.relative_to(directory).as_posix() for path in written]
     if describe is not None:
-        sha256 = ({"sha256": file_sha256(path)} for path in written)
-        both = (about | one for about, one in zip(written.values(), sha256, strict=True))
-        for name, text in describe(dict(zip(names, both, strict=True))).items():
+        about = (owner | {"sha256": file_sha256(path)} for path, owner in written.items())
+        for name, text in describe(dict(zip(names, about, strict=True))).items():
             write_text(text, directory / name)
             names.append(name)
     write_text(json.dumps(names, indent=1, ensure_ascii=False) + "\n", directory / _LISTED)
@@ -117,9 +116,9 @@ def of_scored(labels: Iterable[pl.DataFrame], scores: pl.DataFrame) -> Iterator[
     keys = [ANNOTATOR, QUERY_ID]
     left = scored = scores.select(keys).unique(maintain_order=True)
     for part in labels:
-        kept = part.drop_nulls(LABEL).join(scored, on=keys, how="semi", maintain_order="left")
-        left = left.join(kept, on=keys, how="anti", maintain_order="left")
-        yield kept
+        own = part.drop_nulls(LABEL).join(scored, on=keys, how="semi", maintain_order="left")
+        left = left.join(own, on=keys, how="anti", maintain_order="left")
+        yield own
     nothing = pl.lit("no-passage").alias(DOC_ID), pl.lit(0.0).alias(LABEL)
     yield tables.with_added(left.with_columns(nothing), tables.LABELS).select(list(tables.LABELS))
 
@@ -157,9 +156,9 @@ def _by_name(parts: Iterable[pl.DataFrame], column: str, place: Path) -> dict[st
     files: dict[str, list[Path]] = {}
     for number, part in enumerate(parts):
         for (name,), rows in part.group_by(column, maintain_order=True):
-            of_name = files.setdefault(str(name), [])
-            of_name.append(place / f"{number}-{list(files).index(str(name))}.parquet")
-            rows.write_parquet(of_name[-1])
+            own = files.setdefault(str(name), [])
+            own.append(place / f"{number}-{list(files).index(str(name))}.parquet")
+            rows.write_parquet(own[-1])
     return files
 
 
@@ -170,9 +169,7 @@ def _write_judgments(files: list[Path], base: Path) -> list[Path]:
     if whole and _is_written(write_qrels, files, text):
         return [text]
     _together(files, tables.QRELS, parquet)
-    if not whole and _is_written(write_qrels, files, tsv):
-        return [parquet, tsv]
-    return [parquet]
+    return [parquet, *([tsv] if not whole and _is_written(write_qrels, files, tsv) else [])]
 
 
 def _is_written(

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import polars as pl
@@ -25,17 +25,8 @@ from engine import tables
 from engine.messages.characters import composed
 from engine.messages.errors import MASK, MOST, InputError, masked
 from engine.messages.wording import quoted
-from engine.sources.fields import (
-    DOC_ID_FIELDS,
-    QUERY_FIELDS,
-    QUERY_ID_FIELDS,
-    TEXT_FIELDS,
-    TITLE_FIELDS,
-    columns_of,
-    first_of,
-    list_in,
-    text_in,
-)
+from engine.sources import fields
+from engine.sources.fields import DOC_ID_FIELDS, QUERY_FIELDS, QUERY_ID_FIELDS, TEXT_FIELDS
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location, name_of
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
@@ -55,8 +46,8 @@ ROW_QUERIES = tuple(
     name for name in (*QUERY_ID_FIELDS, *QUERY_FIELDS) if name not in (*DOC_ID_FIELDS, *TEXT_FIELDS)
 )
 _ARTICLES = (ARTICLE_ID, "wikipedia_id")
-COLUMNS = columns_of(
-    QUERY_ID_FIELDS, QUERY_FIELDS, DOC_ID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, _ARTICLES, RESULTS,
+COLUMNS = fields.columns_of(
+    QUERY_ID_FIELDS, QUERY_FIELDS, DOC_ID_FIELDS, TEXT_FIELDS, fields.TITLE_FIELDS, _ARTICLES, RESULTS,
     (RANK, SCORE, RUN),
 )  # fmt: skip
 
@@ -151,7 +142,7 @@ def read_records(
     taken: Counter[str] = Counter()
     order: tuple[str, str] | None = None
     for line, record in records:
-        items = list_in(record, RESULTS)
+        items = fields.list_in(record, RESULTS)
         if items is not None and all(record.get(name) is not items for name in RESULTS):
             taken[WRITTEN] += 1
         fault = partial(InputError, path=path, line=line)
@@ -168,10 +159,10 @@ def read_records(
             carried += text
             continue
         query_id = query_of(fault, record)
-        found = [_passage(fault, line, query_id, item, texts=texts) for item in items]
-        carried += [text for _, given in found for text in given]
+        passages = [_passage(fault, line, query_id, item, texts=texts) for item in items]
         scores, rise = _scores_of(fault, query_id, items)
-        for place, ((doc_id, _), score) in enumerate(zip(found, scores, strict=True), 1):
+        for place, ((doc_id, text), score) in enumerate(zip(passages, scores, strict=True), 1):
+            carried += text
             stated = len(items) - place if rise else None
             listed.append(_RunEntry(query_id, doc_id, place, score, run, line, stated))
     entries = [*listed, *_ordered(path, rows)]
@@ -180,8 +171,8 @@ def read_records(
         entries = [entry._replace(line=place) for place, entry in enumerate(entries)]
     schema = {**tables.RUNS, LINE: pl.Int64(), STATED_RANK: pl.Int32()}
     frame = pl.DataFrame(entries, schema=schema, orient="row")
-    texts_given = pl.DataFrame(carried, schema=GIVEN, orient="row")
-    return Batch(frame, tuple(frame[RUN].unique()), has_lines, texts_given, taken)
+    own = pl.DataFrame(carried, schema=GIVEN, orient="row")
+    return Batch(frame, tuple(frame[RUN].unique()), has_lines, own, taken)
 
 
 def run_of(fault: Fault, record: Mapping[str, Any]) -> str:
@@ -195,24 +186,22 @@ def run_of(fault: Fault, record: Mapping[str, Any]) -> str:
 def query_of(
     fault: Fault,
     record: Mapping[str, Any],
-    fields: Sequence[str] = (*QUERY_ID_FIELDS, *QUERY_FIELDS),
+    names: Sequence[str] = (*QUERY_ID_FIELDS, *QUERY_FIELDS),
 ) -> str:
     """The id of the query in a record, or its text."""
-    query = first_of(record, fields)
+    query = fields.first_of(record, names)
+    if query is None:
+        raise fault("names no query", 'add "query_id", or "query" with its text', "runs.queryless")
     if isinstance(query, bool) or not isinstance(query, str | int) or not is_text(str(query)):
-        if query is None:
-            raise fault(
-                "names no query", 'add "query_id", or "query" with its text', "runs.queryless"
-            )
-        problem = f"names the query {quoted(query)}"
-        raise fault(problem, "write ids as strings or whole numbers", "runs.query")
+        remedy = "write ids as strings or whole numbers"
+        raise fault(f"names the query {quoted(query)}", remedy, "runs.query")
     return str(query)
 
 
 def _scores_of(fault: Fault, query_id: str, items: Sequence[Any]) -> tuple[list[float], bool]:
     """The scores of a list, whose order counts: its own if they fall; and whether they rise, as distances do."""
-    given = (one.get(SCORE) if isinstance(one, Mapping) else None for one in items)
-    scores = [_score(fault, query_id, score) for score in given]
+    values = (item.get(SCORE) if isinstance(item, Mapping) else None for item in items)
+    scores = [_score(fault, query_id, value) for value in values]
     known = [score for score in scores if score is not None]
     rising = sorted(known) if len(known) == len(items) else []
     if rising and rising[::-1] == known:
@@ -229,16 +218,17 @@ def _passage(
         if not item.strip():
             raise _no_passage(fault, query_id, item)
         _refuse_surrogates(fault, query_id, item)
-        made = texts or item.split() != [item]
-        own = composed(item) if made else item
-        return own, [(own, "", own, "", query_id, line, True)] if made else []
+        if not texts and item.split() == [item]:
+            return item, []
+        own = composed(item)
+        return own, [(own, "", own, "", query_id, line, True)]
     if isinstance(item, int) and not isinstance(item, bool):
         return str(item), []
     if not isinstance(item, Mapping):
         raise _no_passage(fault, query_id, item)
-    doc_id = first_of(item, DOC_ID_FIELDS)
-    text = text_in(item)
-    title = first_of(item, TITLE_FIELDS) or ""
+    doc_id = fields.first_of(item, DOC_ID_FIELDS)
+    text = fields.text_in(item)
+    title = fields.first_of(item, fields.TITLE_FIELDS) or ""
     here = f"a passage of query {quoted(query_id)}"
     if text is not None and not isinstance(text, str):
         raise fault(f"{here} has the text {quoted(text)}", "quote it", "runs.text")
@@ -248,12 +238,12 @@ def _passage(
         raise fault(f"{here} has the id or title {quoted(wrong)}", remedy, "runs.id")
     if doc_id is None and not (text or "").strip():
         for key in [key for key in RESULTS if key in item]:  # no list, and no passage
-            if not isinstance(given := item[key], list):
-                problem = f"{key} is {'the text ' * isinstance(given, str)}{quoted(given)}"
+            if not isinstance(value := item[key], list):
+                problem = f"{key} is {'the text ' * isinstance(value, str)}{quoted(value)}"
                 raise fault(problem, 'write a list: ["a", "b"]', "runs.passage")
         raise _no_passage(fault, query_id, item)
     text, title = text and composed(text), composed(title)
-    article = composed(str(first_of(item, _ARTICLES) or title))
+    article = composed(str(fields.first_of(item, _ARTICLES) or title))
     name = text if doc_id is None else str(doc_id)
     assert name is not None
     _refuse_surrogates(fault, query_id, name, title, text or "", article)
@@ -270,9 +260,8 @@ def _refuse_surrogates(fault: Fault, query_id: str, *texts: str) -> None:
 
 def _no_passage(fault: Fault, query_id: str, item: object) -> InputError:
     problem = f"query {quoted(query_id)} lists {quoted(item)}, which has neither an id nor a text"
-    return fault(
-        problem, 'write passages as {"id": …, "text": …}, as texts, or as ids', "runs.passageless"
-    )
+    remedy = 'write passages as {"id": …, "text": …}, as texts, or as ids'
+    return fault(problem, remedy, "runs.passageless")
 
 
 def _order_of(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -294,7 +283,11 @@ def _number(value: Any) -> float | None:
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             return float(value)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if _is_real(value) else None
+
+
+def _is_real(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _rank(fault: Fault, query_id: str, rank: Any) -> int | None:
@@ -312,24 +305,22 @@ def _score(fault: Fault, query_id: str, score: Any) -> float | None:
         return None
     number = _number(score)
     if number is None or not abs(number) <= LARGEST_SCORE:
-        problem = f"score {quoted(score)} of query {quoted(query_id)}"
-        raise fault(
-            f"{problem} is not a number that single precision holds", IN_RANGE, "runs.score"
-        )
+        which = f"score {quoted(score)} of query {quoted(query_id)}"
+        problem = f"{which} is not a number that single precision holds"
+        raise fault(problem, IN_RANGE, "runs.score")
     return float(number)
 
 
 def _ordered(path: Location, rows: Sequence[_RunEntry]) -> list[_RunEntry]:
     """Rows with the ranks and scores that the table needs: no ranks if scores decide."""
     for what in (RANK, SCORE):
-        having = [getattr(row, what) is not None for row in rows]
-        if any(having) and not all(having):
-            row = rows[having.index(False)]
-            problem = f"document {quoted(row.doc_id)} of query {quoted(row.query_id)} has no {what}"
+        has_one = [getattr(row, what) is not None for row in rows]
+        if any(has_one) and not all(has_one):
+            row = rows[has_one.index(False)]
+            which = f"document {quoted(row.doc_id)} of query {quoted(row.query_id)}"
+            problem = f"{which} has no {what}, and others have"
             remedy = f"give every row a {what}, or none"
-            raise InputError(
-                f"{problem}, and others have", remedy, "runs.mixed", path=path, line=row.line
-            )
+            raise InputError(problem, remedy, "runs.mixed", path=path, line=row.line)
     if not rows:
         return []
     ranked, scored = rows[0].rank is not None, rows[0].score is not None
@@ -367,10 +358,10 @@ def problem_of(query: str, ranking: Any) -> str:
     if not is_text(query) or not all(isinstance(d, str) and is_text(d) for d in ranking):
         return f"the id of query {quoted(query)} or of one of its documents is not valid text"
     if isinstance(ranking, list):
-        counts = Counter(ranking)
-        duplicate = next((document for document in ranking if counts[document] > 1), None)
-        twice = f"query {quoted(query)} lists document {quoted(duplicate)} twice"
-        return "" if duplicate is None else twice
+        for document, count in Counter(ranking).items():
+            if count > 1:
+                return f"query {quoted(query)} lists document {quoted(document)} twice"
+        return ""
     for document, number in ranking.items():
         if not _is_number(number):
             return f"{quoted(number)} of document {quoted(document)} of query {quoted(query)} is not a number"
@@ -378,24 +369,21 @@ def problem_of(query: str, ranking: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
     try:
-        return not math.isnan(float(value))
+        return _is_real(value) and not math.isnan(value)
     except OverflowError:
         return False
 
 
 def of_dictionary(
-    given: Mapping[str, Any], path: Location, remedy: str
+    queries: Mapping[str, Any], path: Location, remedy: str
 ) -> Iterator[tuple[None, dict[str, Any]]]:
     """A dictionary by query as records: its rows if they name their queries, else its lists or scores.
 
-    Raises:
-        InputError: a query has neither, with this remedy.
+    An InputError with this remedy says that a query has neither.
     """
-    grouped = _are_grouped(given)
-    for query_id, value in given.items():
+    grouped = _are_grouped(queries)
+    for query_id, value in queries.items():
         if isinstance(value, list):
             rows = value if grouped else [{QUERY_ID: query_id, RESULTS[0]: value}]
             yield from ((None, row) for row in rows)
@@ -406,9 +394,9 @@ def of_dictionary(
             yield None, {QUERY_ID: query_id, DOC_ID: doc_id, SCORE: score}
 
 
-def names_runs(given: Mapping[str, Any]) -> bool:
+def names_runs(dictionary: Mapping[str, Any]) -> bool:
     """Whether the keys of a dictionary are names of runs, and not ids of queries."""
-    for value in given.values():
+    for value in dictionary.values():
         if isinstance(value, Mapping):
             # {query: {document: number}} is one run, {name: {query: …}} are several.
             inner = next(iter(value.values()), None)
@@ -416,7 +404,7 @@ def names_runs(given: Mapping[str, Any]) -> bool:
                 return isinstance(inner, Mapping | list | tuple)
         elif isinstance(value, list | tuple):
             if value:
-                return is_row(value[0]) and not _are_grouped(given)
+                return is_row(value[0]) and not _are_grouped(dictionary)
         else:
             return True
     return False
@@ -427,10 +415,10 @@ def is_row(value: Any) -> bool:
     return isinstance(value, Mapping) and any(name in value for name in (*ROW_QUERIES, *RESULTS))
 
 
-def _are_grouped(given: Mapping[str, Any]) -> bool:
+def _are_grouped(dictionary: Mapping[str, Any]) -> bool:
     """Whether a dictionary holds rows by their queries, as pandas groups them: each row names its key."""
     return all(
         isinstance(row, Mapping) and key in {str(row.get(name)) for name in ROW_QUERIES}
-        for key, rows in given.items()
+        for key, rows in dictionary.items()
         for row in (rows if isinstance(rows, list | tuple) else [rows])
     )

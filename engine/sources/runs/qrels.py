@@ -122,13 +122,9 @@ def _lines(table: pl.DataFrame, path: Path, stated: str) -> Iterator[str]:
         if not representable:
             values = ", ".join(map(quoted, (query_id, doc_id, label)))
             problem = f"{'BEIR' if beir else 'TREC'} qrels cannot hold {values}"
-            scaled = "" if label.is_integer() else ", or give a `scale`"
-            raise InputError(
-                problem,
-                f"write the judgments as .parquet instead{scaled}",
-                "qrels.unfit",
-                path=path,
-            )
+            remedy = "write the judgments as .parquet instead"
+            remedy += "" if label.is_integer() else ", or give a `scale`"
+            raise InputError(problem, remedy, "qrels.unfit", path=path)
         number = int(label) if label.is_integer() else label
         trec = f"{query_id} {stated} {doc_id} {number}\n"
         yield f"{query_id}\t{doc_id}\t{number!r}\n" if beir else trec
@@ -144,20 +140,18 @@ def qrels_of(
     for number, record in records:
         fault = partial(InputError, path=path, line=number)
         fields = (_QUERY_IDS, _DOC_IDS, _LABELS)
-        query_id, doc_id, given = (first_of(record, names) for names in fields)
-        for value in (query_id, doc_id):
-            known = isinstance(value, str | int) and not isinstance(value, bool)
-            if not known or not is_text(str(value)):
-                problem = f"the id {quoted(value)} of a judgment"
+        query_id, doc_id, value = (first_of(record, names) for names in fields)
+        for name in (query_id, doc_id):
+            if name == "" or _identifier(name, is_answer=True) is None:
+                problem = f"the id {quoted(name)} of a judgment"
                 raise fault(problem, "give query_id, doc_id and label", "qrels.id")
-        try:
-            label = math.nan if isinstance(given, str) else float(given)
-        except (TypeError, ValueError, OverflowError):
-            label = math.nan
+        label = math.nan
+        if not isinstance(value, str):
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
+                label = float(value)
         if not math.isfinite(label):
-            raise fault(
-                f"label {quoted(given)} is not a finite number", "write a number", "qrels.label"
-            )
+            problem = f"label {quoted(value)} is not a finite number"
+            raise fault(problem, "write a number", "qrels.label")
         if (pair := (str(query_id), str(doc_id))) in rows:
             first = rows[pair][1]
             see = "" if first is None else f" (see line {first})"
@@ -166,8 +160,8 @@ def qrels_of(
         rows[pair] = label, number
     if not rows:
         raise InputError("holds no judgments", f"give {_WHAT}", "qrels.none", path=path)
-    found = [(*pair, label) for pair, (label, _) in rows.items()]
-    judged = pl.DataFrame(found, schema=tables.QRELS, orient="row")
+    labels = [(*pair, label) for pair, (label, _) in rows.items()]
+    judged = pl.DataFrame(labels, schema=tables.QRELS, orient="row")
     if corpus is None:
         return judged
     passages = read_corpus(corpus, wanted=judged[DOC_ID].unique())
@@ -176,10 +170,8 @@ def qrels_of(
         query_id, doc_id = lost.row(0)[:2]
         many = counted(lost[DOC_ID].n_unique(), "judged [document is|documents are]")
         problem = f"{many} not in the corpus {PurePath(corpus).stem}, the first {quoted(doc_id)}"
-        line = rows[query_id, doc_id][1]
-        raise InputError(
-            problem, "name the corpus that was judged", "qrels.corpus", path=path, line=line
-        )
+        line, remedy = rows[query_id, doc_id][1], "name the corpus that was judged"
+        raise InputError(problem, remedy, "qrels.corpus", path=path, line=line)
     return texts.select(QUERY_ID, pl.col(TEXT).alias(DOC_ID), LABEL, pl.lit(False).alias(BY_TEXT))
 
 
@@ -191,13 +183,13 @@ def _in_texts(path: Location) -> Iterator[tuple[int | None, dict[str, Any]]]:
             records = [(None, query) for query in queries]
     for line, record in records:
         if not isinstance(record, dict):
-            raise InputError(
-                f"{quoted(record)} is not a query", f"give {_WHAT}", "qrels.query", path=path
-            )
-        for judged in list_in(record, (_RELEVANT, _CONTEXTS)) or ():
-            one = judged if isinstance(judged, dict) else {"doc": judged}
-            about = {DOC_ID: one.get("doc"), LABEL: one.get("relevance", 1)}
-            yield line, {QUERY_ID: first_of(record, QUERY_FIELDS), **about}
+            problem = f"{quoted(record)} is not a query"
+            raise InputError(problem, f"give {_WHAT}", "qrels.query", path=path)
+        query = first_of(record, QUERY_FIELDS)
+        for text in list_in(record, (_RELEVANT, _CONTEXTS)) or ():
+            judged = text if isinstance(text, dict) else {"doc": text}
+            label = judged.get("relevance", 1)
+            yield line, {QUERY_ID: query, DOC_ID: judged.get("doc"), LABEL: label}
 
 
 def _in_dictionary(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
@@ -218,8 +210,9 @@ def _in_lines(path: Location) -> Iterator[tuple[int, dict[str, Any]]]:
             beir = True
             continue
         if len(columns) != (3 if beir else 4):
-            wanted = "BEIR qrels have 3" if beir else "TREC qrels have 4"
-            problem = f"{len(columns)} columns, {wanted}"
+            problem = (
+                f"{len(columns)} columns, {'BEIR qrels have 3' if beir else 'TREC qrels have 4'}"
+            )
             remedy = f"give {_WHAT}" if beir else 'write "query 0 document label"'
             raise InputError(problem, remedy, "qrels.columns", path=path, line=number)
         label: float | str = columns[-1]
@@ -259,19 +252,18 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
     record = {name: value for name, value in record.items() if value is not None or name == "best"}
     query_id = _identifier(record.get("query_id"))
     if query_id is None:
-        raise fault(
-            "a judgment without a query id", 'add "query_id", as valid text', "qrels.queryless"
-        )
-    of_answers = "answers" in record and "shown" not in record
-    key, what = ("answers", "answer") if of_answers else ("shown", "passage")
+        problem, remedy = "a judgment without a query id", 'add "query_id", as valid text'
+        raise fault(problem, remedy, "qrels.queryless")
+    are_answers = "answers" in record and "shown" not in record
+    key, what, written = "shown", "passage", "document ids"
+    if are_answers:
+        key, what, written = "answers", "answer", "texts"
     shown = record.get(key)
-    known = [_identifier(value, of_answers) for value in shown] if isinstance(shown, list) else []
+    known = [_identifier(value, are_answers) for value in shown] if isinstance(shown, list) else []
     if not 2 <= len(known) <= 3 or None in known:
-        raise fault(
-            f"{quoted(shown)} cannot be the {what}s shown for query {quoted(query_id)}",
-            f'write "{key}" as a list of two or three {"texts" if of_answers else "document ids"}',
-            "qrels.shown",
-        )
+        problem = f"{quoted(shown)} cannot be the {what}s shown for query {quoted(query_id)}"
+        remedy = f'write "{key}" as a list of two or three {written}'
+        raise fault(problem, remedy, "qrels.shown")
     if len({*known}) < len(known):
         raise fault(f"shows one {what} twice ({quoted(shown)})", "list it once", "qrels.repeated")
     if "best" not in record:
@@ -281,7 +273,7 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
     criteria = {"": record["best"]}
     try:
         criteria |= record.get("criteria", {})
-        if runs or of_answers:
+        if runs or are_answers:
             how, design = record["drawn"], record["drawn"]["design"]
             sizes, weighed = sorted(design["strata"].items()), how.get("labels") or {}
             # A frame names the strata of all its pages, in any order, with null if a page lacks one.
@@ -293,20 +285,17 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
             if not (is_known and is_part and len(runs) == len(known)):
                 raise ValueError
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise fault(
-            '"runs", "drawn" or "criteria" is not as it was', _AS_IT_WAS, "qrels.drawn"
-        ) from None
-    documents: Any = None if of_answers else known
+        problem = '"runs", "drawn" or "criteria" is not as it was'
+        raise fault(problem, _AS_IT_WAS, "qrels.drawn") from None
+    documents: Any = None if are_answers else known
     for criterion, value in criteria.items():
-        given = value if isinstance(value, list) and value else [] if value is None else [value]
-        best = [_identifier(one, of_answers) for one in given]
+        values = value if isinstance(value, list) and value else [] if value is None else [value]
+        best = [_identifier(name, are_answers) for name in values]
         if not {*best} <= {*known}:
-            raise fault(
-                f"the best {what} {quoted(value)} was not shown",
-                f"write one of {quoted(shown)}, a list of equally good ones, or null for none",
-                "qrels.unshown",
-            )
-        wins = {str(run): one in best for one, of in zip(known, runs, strict=False) for run in of}
+            problem = f"the best {what} {quoted(value)} was not shown"
+            remedy = f"write one of {quoted(shown)}, a list of equally good ones, or null for none"
+            raise fault(problem, remedy, "qrels.unshown")
+        wins = {str(run): name in best for name, of in zip(known, runs, strict=False) for run in of}
         for run, run_b in combinations(sorted(wins), 2) if wins else [("", "")]:
             labelled = (documents, best) if documents else ([], [])
             outcome = float(wins.get(run, 0)) - wins.get(run_b, 0)

@@ -66,14 +66,11 @@ class RunChecks:
     def look(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Check a part that has all rows of its queries; returns it."""
         for place, column in enumerate((DOC_ID, RANK)):
-            nulls = rows[column].null_count()
-            if nulls == rows.height:
-                continue
-            given = rows.drop_nulls(column) if nulls else rows
+            present = rows.drop_nulls(column) if rows[column].null_count() else rows
             # Hashes first, since hardly any run repeats a row.
-            hashes = given[QUERY_ID].hash(1) ^ given[column].hash(2)
-            if hashes.n_unique() < given.height:
-                self._note(given.sort(LINE, QUERY_ID, maintain_order=True), column, place)
+            hashes = present[QUERY_ID].hash(1) ^ present[column].hash(2)
+            if hashes.n_unique() < present.height:
+                self._note(present.sort(LINE, QUERY_ID, maintain_order=True), column, place)
         return rows
 
     def _note(self, rows: pl.DataFrame, column: str, place: int) -> None:
@@ -92,14 +89,10 @@ class RunChecks:
     def refuse_repeats(self) -> None:
         """Refuse a duplicate document or rank."""
         if self._repeats:
-            raise min(self._repeats, key=lambda found: found[0])[1]
+            raise min(self._repeats, key=lambda repeat: repeat[0])[1]
 
     def name(self) -> str:
-        """The name of the run, after checks of all parts.
-
-        Raises:
-            InputError: the run lists a document or a rank twice, is empty, or holds several systems.
-        """
+        """The name of the run, after checks of all parts."""
         self.refuse_repeats()
         names = sorted(self._names)
         if not names:
@@ -149,13 +142,8 @@ def by_rank(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def order_of(rows: pl.DataFrame, k: int) -> tuple[int, int, int, int]:
-    """Counts of lists by the order of their scores; longer lists go beyond the cutoff ``k``.
-
-    Needs lists by rank, with ``STATED_RANK``.
-
-    Returns:
-        numbers of lists cut at ``k`` among equal scores, of passages whose score differs from the one above, of lists
-        whose scores rise with the ranks and never fall, and of lists whose scores fall somewhere.
+    """Numbers of lists (by rank, with ``STATED_RANK``) that are cut at ``k`` among equal scores, of passages whose score
+    differs from the one above, of lists whose scores rise with the ranks and never fall, and of lists whose scores fall.
     """
     step = (pl.col(SCORE).diff() * pl.coalesce(STATED_RANK, RANK).diff()).sign()
     equal = pl.col(SCORE).cast(pl.Float32).diff() == 0
@@ -232,7 +220,7 @@ def read_texted_runs(paths: Sequence[Location]) -> list[TextedRun]:
     sources: dict[str, Location] = {}
     for path in paths:
         within = runs_within(path)
-        own = [] if within else [_read_one(path)]
+        own = [] if within else [_read_file(path)]
         for name, lists in within.items():
             own += runs_of_records(path, of_dictionary(lists, path, f"give {WHAT}"), name)
         for run in own:
@@ -241,7 +229,7 @@ def read_texted_runs(paths: Sequence[Location]) -> list[TextedRun]:
     return runs
 
 
-def _read_one(path: Location) -> TextedRun:
+def _read_file(path: Location) -> TextedRun:
     batches: list[Batch] = []
     name, (rows,) = read_in_parts(path, OnePart(), lambda part, rows: rows, batches.append)
     named = rows.select(*list(tables.RUNS)[:-1], pl.lit(name).alias(RUN), STATED_RANK)
@@ -258,8 +246,7 @@ def runs_of_records(
 ) -> Iterator[TextedRun]:
     """The runs of records, as ``read_records`` takes them: a single run ``name``; if empty, all that records name.
 
-    Raises:
-        InputError: as ``read_records``; a run is empty, or lists a document or a rank twice.
+    An InputError as of ``read_records``, or as of ``RunChecks``.
     """
     batch = read_records(path, records, name or "run", texts=texts)
     if batch.rows.is_empty():
@@ -291,11 +278,8 @@ class OnePart:
 
     count = 1
 
-    def __init__(self) -> None:
-        self._batches: list[pl.DataFrame] = []
-
     def gather(self, batches: Iterator[pl.DataFrame]) -> None:
-        self._batches = []
+        self._batches: list[pl.DataFrame] = []
         self._batches.extend(batches)  # those before an error stay
 
     def rows(self, part: int) -> pl.DataFrame:
@@ -330,8 +314,8 @@ def read_in_parts(
                 checked(part)
             checks.refuse_repeats()
         raise
-    taken = list(mapped(lambda part: take(part, in_order(checked(part))), range(parts.count)))
-    return checks.name(), taken
+    results = mapped(lambda part: take(part, in_order(checked(part))), range(parts.count))
+    return checks.name(), list(results)
 
 
 def write_run(frame: pl.DataFrame | Iterable[pl.DataFrame], path: Location) -> None:
@@ -373,8 +357,9 @@ def _lines(frame: pl.DataFrame, path: Path) -> Iterator[str]:
                 single = np.nextafter(previous[1], np.float32("-inf"))
             score = float(single)
             if not np.isfinite(single):
-                where = "at the end of single precision"
-                problem = f"query {quoted(query_id)} has equal scores {where}"
+                problem = (
+                    f"query {quoted(query_id)} has equal scores at the end of single precision"
+                )
                 raise InputError(problem, remedy, "runs.ties", path=path)
         previous = (query_id, single)
         yield f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n"
@@ -416,34 +401,33 @@ def with_corpus(
 ) -> DataSetComparison:
     """As ``read_runs_with_texts``, for runs in memory, read from ``paths``.
 
-    Raises:
-        InputError: a passage has two texts or two titles, with both places.
+    An InputError with both places says that a passage has two texts or two titles.
     """
     frames: list[pl.DataFrame] = []
-    texts = [tables.empty({**GIVEN, _FILE: pl.UInt32()})]
+    parts = [tables.empty({**GIVEN, _FILE: pl.UInt32()})]
     taken: Counter[str] = Counter()
     for number, run in enumerate(runs):
         taken += run.taken
-        given = run.texts if carried else run.texts.clear()
-        made = given.filter(MADE).select(DOC_ID).unique()
-        frames.append(with_ids(run.rows, made.with_columns(_made_ids(made)), DOC_ID))
-        texts.append(given.with_columns(pl.lit(number, pl.UInt32).alias(_FILE)))
-    given = pl.concat(texts)
-    made = given.filter(MADE)
-    named_here = made.with_columns(_made_ids(made).alias(DOC_ID))
-    given = pl.concat([given.filter(~pl.col(MADE)), named_here])
-    given = given.sort(_FILE, LINE, nulls_last=True, maintain_order=True)
+        own = run.texts if carried else run.texts.clear()
+        nameless = own.filter(MADE).select(DOC_ID).unique()
+        frames.append(with_ids(run.rows, nameless.with_columns(_made_ids(nameless)), DOC_ID))
+        parts.append(own.with_columns(pl.lit(number, pl.UInt32).alias(_FILE)))
+    texts = pl.concat(parts)
+    nameless = texts.filter(MADE)
+    named_here = nameless.with_columns(_made_ids(nameless).alias(DOC_ID))
+    texts = pl.concat([texts.filter(~pl.col(MADE)), named_here])
+    texts = texts.sort(_FILE, LINE, nulls_last=True, maintain_order=True)
     for column in (TEXT, TITLE):
-        _refuse_conflict(given, column, paths)
+        _refuse_conflict(texts, column, paths)
     first = pl.col(TITLE, ARTICLE_ID).filter(pl.col(TITLE, ARTICLE_ID) != "").first().fill_null("")
-    corpus = given.group_by(DOC_ID, maintain_order=True).agg(first, pl.col(TEXT).first())
+    corpus = texts.group_by(DOC_ID, maintain_order=True).agg(first, pl.col(TEXT).first())
     named = pl.coalesce(pl.when(pl.col(c) != "").then(c) for c in (ARTICLE_ID, TITLE, DOC_ID))
     corpus = corpus.with_columns(named.alias(ARTICLE_ID)).select(list(tables.CORPUS))
     return pl.concat(frames), corpus if carried else None, taken
 
 
-def _made_ids(made: pl.DataFrame) -> pl.Series:
-    return pl.Series(ID, [id_of(text) for text in made[DOC_ID]], dtype=pl.String)
+def _made_ids(texts: pl.DataFrame) -> pl.Series:
+    return pl.Series(ID, map(id_of, texts[DOC_ID]), dtype=pl.String)
 
 
 def with_ids(rows: pl.DataFrame, ids: pl.DataFrame, column: str) -> pl.DataFrame:
@@ -454,23 +438,19 @@ def with_ids(rows: pl.DataFrame, ids: pl.DataFrame, column: str) -> pl.DataFrame
     return renamed.with_columns(pl.coalesce(ID, column).alias(column)).drop(ID, _KEY)
 
 
-def _refuse_conflict(given: pl.DataFrame, column: str, paths: Sequence[Location]) -> None:
+def _refuse_conflict(texts: pl.DataFrame, column: str, paths: Sequence[Location]) -> None:
     """Refuse a passage with two texts, or with two titles (none is not another)."""
-    stated = given.filter(pl.col(column) != "") if column == TITLE else given
+    stated = texts.filter(pl.col(column) != "") if column == TITLE else texts
     other = stated.filter(pl.col(column) != pl.col(column).first().over(DOC_ID))
-    if other.is_empty():
-        return
-    second = other.row(0, named=True)
-    first = stated.filter(pl.col(DOC_ID) == second[DOC_ID]).row(0, named=True)
-    line = "" if first[LINE] is None else f":{first[LINE]}"
-    raise InputError(
-        f"passage {quoted(second[DOC_ID])} of query {quoted(second[QUERY_ID])} has another {column} "
-        f"than in {paths[first[_FILE]]}{line} (query {quoted(first[QUERY_ID])})",
-        "give each passage an id of its own, or the passages as `corpus`",
-        "runs.conflict",
-        path=paths[second[_FILE]],
-        line=second[LINE],
-    )
+    for second in other.head(1).iter_rows(named=True):
+        first = stated.filter(pl.col(DOC_ID) == second[DOC_ID]).row(0, named=True)
+        at = "" if first[LINE] is None else f":{first[LINE]}"
+        which = f"passage {quoted(second[DOC_ID])} of query {quoted(second[QUERY_ID])}"
+        where = f"{paths[first[_FILE]]}{at} (query {quoted(first[QUERY_ID])})"
+        problem = f"{which} has another {column} than in {where}"
+        remedy = "give each passage an id of its own, or the passages as `corpus`"
+        path, line = paths[second[_FILE]], second[LINE]
+        raise InputError(problem, remedy, "runs.conflict", path=path, line=line)
 
 
 AT = "@"  # between a run and its corpus
@@ -482,26 +462,23 @@ def split_runs(
 ) -> tuple[tuple[Location, ...], tuple[Location, ...]]:
     """The files of runs, and their corpora, whose file or name stands behind them: ``mine.trec@words-100``.
 
-    Runs stay unchanged if there are no corpora.
-
-    Raises:
-        InputError: a run names none of the corpora, or a name that two have.
+    Runs stay unchanged if there are no corpora. An InputError refuses a run that names none of them, or two.
     """
     if not corpora:
         return tuple(runs), ()
-    pairs: list[tuple[Location, Location]] = []
+    files: list[Location] = []
+    behind: list[Location] = []
     for run in runs:
         file, _, name = str(run).rpartition(AT)
         named = [own for own in corpora if name in (str(own), PurePath(own).stem)]
         if len(named) != 1:
-            raise InputError(
-                f"names {'two' if named else 'none'} of the corpora",
-                f"write behind it which one it is over, as in {file or run}{AT}{PurePath(corpora[0]).stem}",
-                "runs.corpus",
-                path=run,
-            )
-        pairs.append((type(run)(file), named[0]))
-    return tuple(file for file, _ in pairs), tuple(corpus for _, corpus in pairs)
+            problem = f"names {'two' if named else 'none'} of the corpora"
+            example = f"{file or run}{AT}{PurePath(corpora[0]).stem}"
+            remedy = f"write behind it which one it is over, as in {example}"
+            raise InputError(problem, remedy, "runs.corpus", path=run)
+        files.append(type(run)(file))
+        behind += named
+    return tuple(files), tuple(behind)
 
 
 def _over(paths: Sequence[Location], corpora: Sequence[Location]) -> DataSetComparison:
@@ -522,12 +499,11 @@ def _over(paths: Sequence[Location], corpora: Sequence[Location]) -> DataSetComp
     passages = pl.concat(parts)
     lost = rows.join(passages, on=[DOC_ID, _CORPUS], how="anti", maintain_order="left")
     for query_id, doc_id, name, called in lost.select(QUERY_ID, DOC_ID, RUN, _CORPUS).iter_rows():
-        raise InputError(
-            f"document {quoted(doc_id)} of query {quoted(query_id)} not in the corpus {called}",
-            "name the corpus that the run was made from",
-            "runs.unknown",
-            path=files[name],
+        problem = (
+            f"document {quoted(doc_id)} of query {quoted(query_id)} not in the corpus {called}"
         )
+        remedy = "name the corpus that the run was made from"
+        raise InputError(problem, remedy, "runs.unknown", path=files[name])
     texts = passages.select(DOC_ID, TITLE, TEXT).unique()
     several = pl.col(DOC_ID).is_in(texts.filter(pl.col(DOC_ID).is_duplicated())[DOC_ID].implode())
     own = pl.when(several).then(pl.concat_str(_CORPUS, DOC_ID, separator=":"))

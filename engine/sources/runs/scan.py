@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,32 +24,12 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.fields import QUERY_FIELDS, QUERY_ID_FIELDS, TEXT_FIELDS, first_of
-from engine.sources.io import locations
+from engine.sources.io import locations, records
 from engine.sources.io.locations import DAMAGE, PACKED, Location, suffix_of
 from engine.sources.io.parquet import open_parquet
-from engine.sources.io.records import (
-    BOM,
-    LONGEST_LINE,
-    decode_line,
-    parse_json,
-    raw_lines,
-    read_json_document,
-    read_json_records,
-    start_of,
-)
-from engine.sources.runs.forms import (
-    COLUMNS,
-    IN_RANGE,
-    LARGEST_SCORE,
-    LINE,
-    SCHEMA,
-    Batch,
-    checked_dictionary,
-    file_name,
-    names_runs,
-    of_dictionary,
-    read_records,
-)
+from engine.sources.io.records import BOM, LONGEST_LINE, raw_lines, start_of
+from engine.sources.runs import forms
+from engine.sources.runs.forms import LINE, SCHEMA, Batch
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
 
 # Bytes of TREC text that are parsed at a time, and rows of a batch of Parquet.
@@ -61,7 +42,7 @@ _RECORDS = 10_000
 # A dictionary whose first list holds scores, and no passages.
 _SCORES = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{', re.S)
 # One whose first value holds lists of queries.
-_OF_RUNS = re.compile(_SCORES.pattern + rb'\s*"(?:[^"\\]|\\.)*"\s*:\s*[{\[]', re.S)
+_RUNS = re.compile(_SCORES.pattern + rb'\s*"(?:[^"\\]|\\.)*"\s*:\s*[{\[]', re.S)
 
 _COLUMNS = [QUERY_ID, "Q0", DOC_ID, STATED_RANK, SCORE, RUN]
 # Characters that Python takes for white space and that do not end a line; others of ASCII's control characters, some of
@@ -76,7 +57,7 @@ _WIDE_BLANK = re.compile(
 _COMMENTS = re.compile(rb"(?:(?!#\S+(?:[ \t]+\S+){5}\s*?$)(?:#.*|[ \t\r]*)(?:\n|\Z))*", re.M)
 _SEVERAL = re.compile(rb"  +")
 # Whether a score is not a number that single precision holds.
-_BEYOND_SINGLE = ~(pl.col(SCORE).abs() <= LARGEST_SCORE) | pl.col(SCORE).is_nan()
+_BEYOND_SINGLE = ~(pl.col(SCORE).abs() <= forms.LARGEST_SCORE) | pl.col(SCORE).is_nan()
 
 
 def scan_run(path: Location) -> Iterator[Batch]:
@@ -111,11 +92,11 @@ def line_of(path: Location, query_id: str, doc_id: str) -> int | None:
 
 def runs_within(path: Location) -> dict[str, Any]:
     """The runs of a JSON dictionary ``{run: {query: …}}``; empty for any other file."""
-    if not _OF_RUNS.match(start_of(path, WHAT)) or _begins_with_a_record(path):
+    if not _RUNS.match(start_of(path, WHAT)) or _begins_with_a_record(path):
         return {}
-    document = read_json_document(path, WHAT)
-    of_runs = all(isinstance(one, dict) for one in document.values()) and names_runs(document)
-    return document if of_runs else {}
+    document = records.read_json_document(path, WHAT)
+    is_nested = all(isinstance(run, dict) for run in document.values())
+    return document if is_nested and forms.names_runs(document) else {}
 
 
 def _is_table(path: Location, start: bytes) -> bool:
@@ -135,7 +116,7 @@ def _holds_records(path: Location, start: bytes) -> bool:
 def _begins_with_a_record(path: Location) -> bool:
     try:
         _, line = next(raw_lines(path, WHAT))
-        first = parse_json(line)
+        first = records.parse_json(line)
     except (InputError, ValueError):
         return False  # a document over several lines, or one that its reader refuses
     names = (*QUERY_ID_FIELDS, *QUERY_FIELDS)
@@ -143,14 +124,14 @@ def _begins_with_a_record(path: Location) -> bool:
 
 
 def _of_records(
-    path: Location, records: Iterable[tuple[int | None, Mapping[str, Any]]]
+    path: Location, each: Iterable[tuple[int | None, Mapping[str, Any]]]
 ) -> Iterator[Batch]:
-    yield read_records(path, records, file_name(path))
+    yield forms.read_records(path, each, forms.file_name(path))
 
 
 def _parquet_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     with open_parquet(path) as table:
-        for frame in table.batches(_RECORDS, COLUMNS | table.plain_names):
+        for frame in table.batches(_RECORDS, forms.COLUMNS | table.plain_names):
             yield from ((None, record) for record in frame.iter_rows(named=True))
 
 
@@ -159,7 +140,7 @@ def _table_batches(path: Location) -> Iterator[Batch]:
     with open_parquet(path) as table:
         for frame in table.batches(_ROWS, tables.RUNS):
             if RUN not in frame.columns:
-                frame = frame.with_columns(pl.lit(file_name(path)).alias(RUN))
+                frame = frame.with_columns(pl.lit(forms.file_name(path)).alias(RUN))
             frame = tables.conform(frame, tables.RUNS, path, first_row=first_row)
             _refuse_scores(path, frame)
             line = pl.int_range(first_row, first_row + pl.len(), dtype=pl.Int64)
@@ -178,16 +159,16 @@ def _refuse_scores(path: Location, rows: pl.DataFrame) -> None:
 
 def _dictionary_batches(path: Location) -> Iterator[Batch]:
     """A dictionary of scores, of lists of ids, or of lists of passages, which are all objects or all texts."""
-    document = read_json_document(path, WHAT)
+    document = records.read_json_document(path, WHAT)
     lists = [] if isinstance(next(iter(document.values()), None), dict) else document.values()
     items = [item for listed in lists if isinstance(listed, list) for item in listed]
     texts = bool(items) and all(isinstance(item, str) and item.split() != [item] for item in items)
     if texts or any(isinstance(item, dict) for item in items):
-        yield from _of_records(path, of_dictionary(document, path, f"give {WHAT}"))
+        yield from _of_records(path, forms.of_dictionary(document, path, f"give {WHAT}"))
         return
     listed = (
         (query_id, doc_id, None, float(score))
-        for query_id, ranking in checked_dictionary(document, path, WHAT).items()
+        for query_id, ranking in forms.checked_dictionary(document, path, WHAT).items()
         for doc_id, score in (
             ranking.items()
             if isinstance(ranking, dict)
@@ -197,37 +178,35 @@ def _dictionary_batches(path: Location) -> Iterator[Batch]:
     numbered = [(*row, place, None) for place, row in enumerate(listed)]
     rows = pl.DataFrame(numbered, SCHEMA, orient="row")
     _refuse_scores(path, rows)
-    yield Batch(rows, (file_name(path),) if rows.height else (), has_lines=False)
+    yield Batch(rows, (forms.file_name(path),) if rows.height else (), has_lines=False)
 
 
 def _trec_batches(path: Location) -> Iterator[Batch]:
-    done = header = 0
+    above = header = 0  # lines above the block, and with comments
     try:
         with locations.open_decompressed(path) as stream:
             while block := stream.read(_BLOCK):
                 if not block.endswith(b"\n"):  # cut, maybe, in a line longer than any line may be
                     block += stream.readline(LONGEST_LINE + 1)
-                if not done:
+                if not above:
                     block = block.removeprefix(BOM)
                     comments = _comments(block)
                     header = comments.count(b"\n")
                     block = b"\n" * header + block[len(comments) :]
                 if len(block) > LONGEST_LINE:
                     break
-                batch = _parsed(block, done + 1)
-                if batch is not None:
+                if (batch := _parse_block(block, above + 1)) is not None:
                     yield batch
                 else:
-                    yield from _one_by_one(path, _lines(block, done + 1))
-                done += _count_lines(block)
+                    yield from _one_by_one(path, _lines(block, above + 1))
+                above += _count_lines(block)
             else:
                 return
     except DAMAGE:
         pass
     # A line without end, or a damaged file: yield whole lines, then raise the error with its line.
-    yield from _one_by_one(
-        path, (line for line in raw_lines(path, WHAT) if line[0] > max(done, header))
-    )
+    first = max(above, header) + 1
+    yield from _one_by_one(path, (line for line in raw_lines(path, WHAT) if line[0] >= first))
 
 
 def header_of(path: Location) -> list[str]:
@@ -238,8 +217,8 @@ def header_of(path: Location) -> list[str]:
 
 
 def _comments(block: bytes) -> bytes:
-    found = _COMMENTS.match(block) if block.lstrip()[:1] == b"#" else None
-    return found[0] if found else b""
+    comments = _COMMENTS.match(block) if block.lstrip()[:1] == b"#" else None
+    return comments[0] if comments else b""
 
 
 def _count_lines(block: bytes) -> int:
@@ -255,27 +234,25 @@ def _lines(block: bytes, first_line: int) -> Iterator[tuple[int, bytes]]:
 def _one_by_one(path: Location, lines: Iterable[tuple[int, bytes]]) -> Iterator[Batch]:
     """Parse line by line. The rows above a bad line come before its error."""
     rows: list[tuple[object, ...]] = []
-    names: set[str] = set()
     try:
         for number, line in lines:
-            row, name = _trec_row(path, number, decode_line(path, number, line))
-            rows.append(row)
-            names.add(name)
+            rows.append(_trec_row(path, number, records.decode_line(path, number, line)))
             if len(rows) == _ROWS:
-                yield _batch(rows, names)
-                rows, names = [], set()
+                yield _batch(rows)
+                rows = []
     except InputError:
-        yield _batch(rows, names)
+        yield _batch(rows)
         raise
-    yield _batch(rows, names)
+    yield _batch(rows)
 
 
-def _batch(rows: list[tuple[object, ...]], names: set[str]) -> Batch:
-    return Batch(pl.DataFrame(rows, SCHEMA, orient="row"), tuple(names), has_lines=True)
+def _batch(rows: list[tuple[object, ...]]) -> Batch:
+    frame = pl.DataFrame(rows, {**SCHEMA, RUN: pl.String()}, orient="row")
+    return Batch(frame.drop(RUN), tuple(frame[RUN].unique()), has_lines=True)
 
 
-def _trec_row(path: Location, number: int, line: str) -> tuple[tuple[object, ...], str]:
-    """The row of ``SCHEMA`` of a line that is not blank, and its system name."""
+def _trec_row(path: Location, number: int, line: str) -> tuple[object, ...]:
+    """The row of ``SCHEMA`` and the system name in a line that is not blank."""
     columns = line.split()
     if len(columns) != 6:
         problem = f"{len(columns)} columns, a TREC run has 6"
@@ -286,10 +263,10 @@ def _trec_row(path: Location, number: int, line: str) -> tuple[tuple[object, ...
         score = float(score_text)
     except ValueError:
         score = math.nan
-    if not abs(score) <= LARGEST_SCORE:
+    if not abs(score) <= forms.LARGEST_SCORE:
         raise _bad_score(path, number, score_text, query_id, doc_id)
     stated = int(rank) if rank.isdecimal() and len(rank) < 10 else None
-    return (query_id, doc_id, None, score, number, stated), name
+    return query_id, doc_id, None, score, number, stated, name
 
 
 def _bad_score(
@@ -298,10 +275,10 @@ def _bad_score(
     """The error for a score that an export could not preserve in order."""
     which = f"document {quoted(doc_id)} of query {quoted(query_id)}"
     problem = f"score {quoted(score)} is not a number that single precision holds ({which})"
-    return InputError(problem, IN_RANGE, "runs.score", path=path, line=line)
+    return InputError(problem, forms.IN_RANGE, "runs.score", path=path, line=line)
 
 
-def _parsed(block: bytes, first_line: int) -> Batch | None:
+def _parse_block(block: bytes, first_line: int) -> Batch | None:
     """The rows of a block of whole lines; None if Python should parse every line."""
     if len(block) < _SMALL:
         return None
@@ -345,8 +322,7 @@ def _parsed(block: bytes, first_line: int) -> Batch | None:
         )
     except pa.ArrowInvalid:  # another number of columns, or a score that Arrow cannot read
         return None
-    rows = pl.from_arrow(table.drop_columns([RUN]))
-    assert isinstance(rows, pl.DataFrame)
+    rows = pl.DataFrame(table.drop_columns([RUN]))
     if rows.select(_BEYOND_SINGLE.any()).item():
         return None
     lines = _numbers(block, rows.height, first_line)
@@ -390,7 +366,7 @@ LAYOUTS = (
     Layout(
         'records {"query_id": …, "results": [{"id": …, "text": …}, …]}',
         _holds_records,
-        lambda path: _of_records(path, read_json_records(path, WHAT)),
+        lambda path: _of_records(path, records.read_json_records(path, WHAT)),
         least=2,
     ),
     Layout(
@@ -441,17 +417,15 @@ def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
         return False
     listed = 0
     for path in paths:
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         try:
             if usual := layout_of(path).usual:
                 listed += bytes_of(path) // usual
             else:
                 for batch in scan_run(path):
-                    found = batch.rows.group_by(QUERY_ID).agg(pl.len().alias("rows"))
-                    for query_id, rows in found.select(QUERY_ID, "rows").iter_rows():
-                        before = counts.get(query_id, 0)
-                        counts[query_id] = before + rows
-                        listed += min(k, before + rows) - min(k, before)
+                    for query_id, rows in batch.rows[QUERY_ID].value_counts().iter_rows():
+                        listed += min(rows, max(0, k - counts[query_id]))
+                        counts[query_id] += rows
                     if listed >= passages:
                         return True
         except InputError:

@@ -30,7 +30,7 @@ def _arrow_reads_small_texts_too(monkeypatch):
 
 def read_by_python(monkeypatch):
     """From now on, TREC text is parsed line by line."""
-    monkeypatch.setattr(scan, "_parsed", lambda *_: None)
+    monkeypatch.setattr(scan, "_parse_block", lambda *_: None)
 
 
 def write(path, text):
