@@ -15,7 +15,7 @@ from engine.reading.prompting.prompts import (
 from engine.reading.protocol import Architecture, Augmentation
 from engine.statistics.correlation import Bootstrap, Correlation, describe, method_of, undefined
 from engine.statistics.methods import side
-from engine.statistics.resampling import replicate
+from engine.statistics.resampling import Draws, replicate
 
 Floats = npt.NDArray[np.float64]
 
@@ -36,10 +36,10 @@ def correlate(
     result = replicate(
         np.stack([x, y]),
         [(0, 1)],
-        resamples=bootstrap.resamples if method == "percentile" else 0,
-        seed=bootstrap.seed,
+        Draws(
+            bootstrap.resamples if method == "percentile" else 0, bootstrap.seed, bootstrap.threads
+        ),
         leave_out=defined and bootstrap.resamples > 0,
-        threads=bootstrap.threads,
         clusters=clusters,
     )
     return describe(x, y, result, 0, bootstrap, clusters)

@@ -40,11 +40,10 @@ from engine.statistics.difference_tests import (
     prepare,
     untestable,
 )
-from engine.statistics.difference_tests import Pair as CorrelatedCell
 from engine.statistics.leads import LEVEL as GATE_LEVEL
 from engine.statistics.leads import p_values, paired_intervals
 from engine.statistics.methods import side
-from engine.statistics.resampling import replicate
+from engine.statistics.resampling import Draws, replicate
 from engine.statistics.single_labels import FIRST_LISTS, Estimate, estimate, half_width, next_lists
 from engine.statistics.until import queries_needed
 from engine.tables import LABEL, PROBABILITY, STRATUM, TAU, high_of, low_of
@@ -181,9 +180,7 @@ def difference_tests(
     scores = [(x_a, y), (x_b, y)]
     constant = min(np.ptp(one) for one in (x_a, x_b, y)) == 0
     if not constant and enough_for_jackknife(scores):
-        made = replicate(
-            np.stack([x_a, x_b, y]), [(0, 2), (1, 2)], resamples=0, seed=0, leave_out=True
-        )
+        made = replicate(np.stack([x_a, x_b, y]), [(0, 2), (1, 2)], Draws(0, 0), leave_out=True)
         assert made.without is not None
         values = np.array([made.tau, made.rho])
         without = made.without[0] - made.without[1]
@@ -195,7 +192,7 @@ def difference_tests(
         return (DifferenceTest(np.nan),) * 2
     found: Sequence[DifferenceTest] = ()
     for draws in (bootstrap.resamples // 5, bootstrap.resamples):
-        first, second = (CorrelatedCell(prepare(x), prepare(y)) for x, y in scores)
+        first, second = ((prepare(x), prepare(y)) for x, y in scores)
         found = permutation_test(
             first, second, permutations=draws, confidence=0.95, seed=bootstrap.seed, threads=1
         )

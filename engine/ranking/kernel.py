@@ -11,13 +11,12 @@ import heapq
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from engine.ranking.kinds.base import Floats, Ints, Lists, Measure, OfSets
+from engine.ranking.kinds.base import Floats, Ints, Lists, Measure, SetSums
 
 
 class Split(NamedTuple):
@@ -43,23 +42,14 @@ class Split(NamedTuple):
 USUAL = Split()
 
 
-@dataclass(frozen=True)
-class RankedLabels:
-    """Labels of ranked lists, and of their judged sets.
+class RankedLabels(NamedTuple):
+    """Labels of ranked lists, and of their judged sets; all at least 0, or NaN if not judged."""
 
-    Attributes:
-        labels: (n_labels,) list after list, best rank first, at least 0; NaN if not judged.
-        offsets: (n_lists + 1,) where each list begins; the last is n_labels.
-        judged: (n_judged,) judged set after set, in any order within a set, at least 0; NaN if not judged.
-        judged_offsets: (n_sets + 1,).
-        judged_set: (n_lists,) the set of every list.
-    """
-
-    labels: Floats
-    offsets: Ints
-    judged: Floats
-    judged_offsets: Ints
-    judged_set: Ints
+    labels: Floats  # (n_labels,) list after list, best rank first
+    offsets: Ints  # (n_lists + 1,) where each list begins; the last is n_labels
+    judged: Floats  # (n_judged,) judged set after set, in any order within a set
+    judged_offsets: Ints  # (n_sets + 1,)
+    judged_set: Ints  # (n_lists,) the set of every list
 
     @classmethod
     def own_lists(cls, labels: Floats, offsets: Ints) -> RankedLabels:
@@ -86,40 +76,38 @@ def measure_lists(
     cutoffs = frozenset(measure.cutoff for measure in measures if measure.cutoff is not None)
     grades = _grades(ranked, split)
 
-    def lists_of(flat: Floats, offsets: Ints, block: Ints, of_sets: OfSets | None = None) -> Lists:
+    def lists_of(flat: Floats, offsets: Ints, block: Ints, sums: SetSums | None = None) -> Lists:
         lengths = offsets[block + 1] - offsets[block]
-        return Lists(_matrix(flat, offsets, block), lengths, real_valued, cutoffs, grades, of_sets)
+        return Lists(_matrix(flat, offsets, block), lengths, real_valued, cutoffs, grades, sums)
+
+    set_sums: dict[tuple[Any, ...], Floats] = {}
+    if not (own_lists := ranked.judged is ranked.labels):
+        # Values of an empty block show which sums over judged sets the measures read.
+        sets = len(ranked.judged_offsets) - 1
+        nothing, lengths = np.zeros((0, 0)), np.zeros(0, dtype=np.int64)
+        none = Lists(
+            *(nothing, lengths, real_valued, cutoffs, grades),
+            lambda key: set_sums.setdefault(key, np.zeros(sets))[:0],
+        )
+        for measure in measures:
+            measure.value(none)
+
+    def sum_sets(block: Ints) -> None:
+        lists = lists_of(ranked.judged, ranked.judged_offsets, block)
+        for key, column in set_sums.items():
+            column[block] = key[0](lists, *key[1:])
+
+    def measure_block(block: Ints) -> None:
+        sets, at = ranked.judged_set[block], _as_slice(block)
+        read = None if own_lists else lambda key: set_sums[key][sets]
+        lists = lists_of(ranked.labels, ranked.offsets, block, read)
+        for row, measure in enumerate(measures):
+            values[row, at] = measure.value(lists)
 
     with ThreadPoolExecutor(split.threads or len(os.sched_getaffinity(0))) as pool:
-        of_sets: dict[tuple[Any, ...], Floats] = {}
-        if not (own_lists := ranked.judged is ranked.labels):
-            # Values of an empty block show which sums over judged sets the measures read.
-            sets = len(ranked.judged_offsets) - 1
-
-            def read_none(key: tuple[Any, ...]) -> Floats:
-                return of_sets.setdefault(key, np.zeros(sets))[:0]
-
-            nothing, lengths = np.zeros((0, 0)), np.zeros(0, dtype=np.int64)
-            none = Lists(nothing, lengths, real_valued, cutoffs, grades, read_none)
-            for measure in measures:
-                measure.value(none)
-
-        def sum_sets(block: Ints) -> None:
-            lists = lists_of(ranked.judged, ranked.judged_offsets, block)
-            for key, column in of_sets.items():
-                column[block] = key[0](lists, *key[1:])
-
-        def measure_block(block: Ints) -> None:
-            sets, at = ranked.judged_set[block], _as_slice(block)
-            read = None if own_lists else lambda key: of_sets[key][sets]
-            lists = lists_of(ranked.labels, ranked.offsets, block, read)
-            for row, measure in enumerate(measures):
-                values[row, at] = measure.value(lists)
-
-        for _ in pool.map(sum_sets, _blocks(ranked.judged_offsets, split) if of_sets else ()):
-            pass  # exceptions surface here
-        for _ in pool.map(measure_block, _blocks(ranked.offsets, split)):
-            pass
+        # Lists surface exceptions.
+        list(pool.map(sum_sets, _blocks(ranked.judged_offsets, split) if set_sums else ()))
+        list(pool.map(measure_block, _blocks(ranked.offsets, split)))
     return values
 
 
@@ -169,17 +157,6 @@ class Lengths(NamedTuple):
     judged: Ints
 
 
-def within_budget(tokens: Ints, offsets: Ints, budget: int) -> npt.NDArray[np.bool_]:
-    """Which passages of some lists are within a budget.
-
-    Args:
-        tokens: (n_passages,) list after list, best rank first, at least 0.
-        offsets: (n_lists + 1,) where each list begins; the last is n_passages.
-    """
-    sums = np.concatenate([[0], np.cumsum(tokens)])
-    return np.asarray(sums[1:] - np.repeat(sums[offsets[:-1]], np.diff(offsets)) <= budget)
-
-
 def measure_within(
     ranked: RankedLabels,
     lengths: Lengths,
@@ -188,7 +165,7 @@ def measure_within(
     real_valued: bool,
     split: Split,
 ) -> Floats:
-    """Every measure of every list, as ``kernel.measure_lists``, with token budgets for some."""
+    """Every measure of every list, as ``measure_lists``, with token budgets for some."""
     values = np.zeros((len(measures), len(ranked.offsets) - 1))
     for budget in {measure.tokens for measure in measures}:
         rows = [row for row, measure in enumerate(measures) if measure.tokens == budget]
@@ -196,9 +173,11 @@ def measure_within(
         if budget is None:
             values[rows] = measure_lists(ranked, own, real_valued=real_valued, split=split)
             continue
-        inside = within_budget(lengths.listed, ranked.offsets, budget)
+        tokens = np.concatenate([[0], np.cumsum(lengths.listed)])
+        before = np.repeat(tokens[ranked.offsets[:-1]], np.diff(ranked.offsets))
+        inside = tokens[1:] - before <= budget
         offsets = np.concatenate([[0], np.cumsum(inside)])[ranked.offsets]
-        cut = replace(ranked, labels=ranked.labels[inside], offsets=offsets)
+        cut = ranked._replace(labels=ranked.labels[inside], offsets=offsets)
         ideal = [row for row in rows if measures[row].has_best]
         others = [row for row in rows if row not in ideal]
         for some, against in ((others, cut), (ideal, _against_best(cut, lengths.judged, budget))):
@@ -206,8 +185,8 @@ def measure_within(
             values[some] = measure_lists(against, plain, real_valued=real_valued, split=split)
         for row in rows:
             if measures[row].counts_tokens:
-                found = _useful_tokens(cut, lengths.listed[inside], measures[row], real_valued)
-                values[row] = found / budget
+                useful = _useful_tokens(cut, lengths.listed[inside], measures[row], real_valued)
+                values[row] = useful / budget
     return values
 
 
@@ -219,7 +198,7 @@ def _against_best(cut: RankedLabels, tokens: Ints, budget: int) -> RankedLabels:
     ]
     offsets = np.concatenate([[0], np.cumsum(list(map(len, best)), dtype=np.int64)])
     judged = np.array([label for labels in best for label in labels], dtype=np.float64)
-    return replace(cut, judged=judged, judged_offsets=offsets)
+    return cut._replace(judged=judged, judged_offsets=offsets)
 
 
 def _best(labels: Floats, tokens: Ints, budget: int) -> Iterator[float]:
@@ -236,11 +215,9 @@ def _best(labels: Floats, tokens: Ints, budget: int) -> Iterator[float]:
             yield float(labels[place])
 
 
-def _useful_tokens(
-    cut: RankedLabels, tokens: Ints, measure: Measure, real_valued: bool
-) -> npt.NDArray[np.float64]:
+def _useful_tokens(cut: RankedLabels, tokens: Ints, measure: Measure, real_valued: bool) -> Floats:
     labels = np.nan_to_num(cut.labels, nan=0.0)
     useful = labels if measure.takes_labels(real_valued) else labels >= measure.threshold
-    lists = len(cut.offsets) - 1
-    of_list = np.repeat(np.arange(lists), np.diff(cut.offsets))
-    return np.asarray(np.bincount(of_list, useful * tokens, minlength=lists))
+    lists = np.arange(len(cut.offsets) - 1)
+    by_passage = np.repeat(lists, np.diff(cut.offsets))
+    return np.asarray(np.bincount(by_passage, useful * tokens, minlength=len(lists)))

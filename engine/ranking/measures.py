@@ -66,33 +66,24 @@ def parse_measure(text: str) -> Measure:
         InputError: an unknown measure, a cutoff below 1, an unknown option, or a value that it cannot have.
     """
     match = _NAME.fullmatch(text.strip())
-    kind, said = ("", "") if match is None else _kind_of(match["kind"])
-    if match is None or not kind or (said and match["options"]):
-        raise InputError(
-            f"unknown measure {quoted(text)}",
-            f"{_meant(text)}use {', '.join(KINDS)}, with a cutoff (nDCG@10) or a threshold "
-            "(AP(rel=0.5)@10)",
-            "measure.unknown",
-        )
-    measure = KINDS[kind]
+    kind, implied = ("", "") if match is None else _kind_of(match["kind"])
+    if match is None or not kind or (implied and match["options"]):
+        remedy = f"{_meant(text)}use {', '.join(KINDS)}, with a cutoff (nDCG@10) or a threshold (AP(rel=0.5)@10)"
+        raise InputError(f"unknown measure {quoted(text)}", remedy, "measure.unknown")
+    measure, place = KINDS[kind], f"in {quoted(text)}"
     cutoff = int(match["cutoff"]) if match["cutoff"] else None
     if match["unit"] and not measure.has_budget:
-        raise InputError(
-            f"{kind} has no cutoff in tokens (in {quoted(text)})",
-            f"use {', '.join(known for known, one in KINDS.items() if one.has_budget)}",
-            "measure.tokens",
-        )
+        remedy = f"use {', '.join(name for name, known in KINDS.items() if known.has_budget)}"
+        raise InputError(f"{kind} has no cutoff in tokens ({place})", remedy, "measure.tokens")
     if cutoff == 0:
-        raise InputError(f"cutoff 0 in {quoted(text)}", "use 1 or more", "measure.cutoff")
+        raise InputError(f"cutoff 0 {place}", "use 1 or more", "measure.cutoff")
     if cutoff is not None and not measure.has_cutoff:
-        raise InputError(
-            f"{kind} has no cutoff (in {quoted(text)})", "leave it out", "measure.uncuttable"
-        )
-    given: dict[str, Any] = {"tokens" if match["unit"] else "cutoff": cutoff}
-    for option in filter(None, (part.strip() for part in (match["options"] or said).split(","))):
+        raise InputError(f"{kind} has no cutoff ({place})", "leave it out", "measure.uncuttable")
+    parameters: dict[str, Any] = {"tokens" if match["unit"] else "cutoff": cutoff}
+    for option in filter(None, map(str.strip, (match["options"] or implied).split(","))):
         name, _, value = (part.strip() for part in option.partition("="))
-        given[name] = _option(measure, name, value, text)
-    return measure(**given)
+        parameters[name] = _option(measure, name, value, place)
+    return measure(**parameters)
 
 
 def _kind_of(name: str) -> tuple[str, str]:
@@ -105,32 +96,29 @@ def _kind_of(name: str) -> tuple[str, str]:
     return SYNONYMS.get(name.lower(), ("", ""))
 
 
-def _option(measure: type[Measure], name: str, value: str, text: str) -> Any:
-    known, place = measure.options(), f"in {quoted(text)}"
-    if name not in known:
+def _option(measure: type[Measure], name: str, value: str, place: str) -> Any:
+    options = measure.options()
+    if name not in options:
+        known = [f"{option.example} ({option.help})" for option in options.values()]
+        remedy = f"the option{'s are' if known[1:] else ' is'} {', '.join(known)}"
         problem = f"{measure.kind} has no option {quoted(name)} ({place})"
-        raise InputError(problem, _options(measure), "measure.optionless")
-    if known[name].example.endswith("'"):
+        raise InputError(
+            problem, remedy if known else f"{measure.kind} has none", "measure.optionless"
+        )
+    option = options[name]
+    if option.example.endswith("'"):
         value = value.strip("'\"")
     try:
-        return known[name].read(value)
+        return option.read(value)
     except ValueError:
-        problem = f"{known[name].problem} {quoted(value)} {place}"
-        raise InputError(problem, known[name].remedy, "measure.option") from None
-
-
-def _options(measure: type[Measure]) -> str:
-    known = [f"{one.example} ({one.help})" for one in measure.options().values()]
-    if not known:
-        return f"{measure.kind} has none"
-    return f"the option{'s are' if known[1:] else ' is'} {', '.join(known)}"
+        problem = f"{option.problem} {quoted(value)} {place}"
+        raise InputError(problem, option.remedy, "measure.option") from None
 
 
 def _meant(text: str) -> str:
     """The most similar measure name, with the given cutoff."""
     kind, mark, rest = re.match(r"([^@(]*)(@?)(.*)", text.strip(), re.S).groups()  # type: ignore[union-attr]
-    near = difflib.get_close_matches(kind.lower(), SYNONYMS, n=1, cutoff=0.6)
-    if not near:
+    if not (near := difflib.get_close_matches(kind.lower(), SYNONYMS, n=1, cutoff=0.6)):
         return ""
     named, options = SYNONYMS[near[0]]
     cutoff = f"@{rest}" if mark and rest.isdigit() else ""
@@ -149,26 +137,24 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
     # Spaces inside parentheses do not separate.
     names = re.findall(r"[^\s(]*\([^)]*\)\S*|\S+", text)
     if not names:
-        raise InputError(
-            "no measures", 'name some, as in `measures` "P@10 nDCG@10"', "measure.none"
-        )
+        remedy = 'name some, as in `measures` "P@10 nDCG@10"'
+        raise InputError("no measures", remedy, "measure.none")
     measures = tuple(parse_measure(name) for name in names)
     for place, measure in enumerate(measures):
         if measure in measures[:place]:
-            raise InputError(
-                f"`measures` has {measure} twice", "give each measure once", "measure.twice"
-            )
+            problem = f"`measures` has {measure} twice"
+            raise InputError(problem, "give each measure once", "measure.twice")
     return measures
 
 
-def comparable(one: str, other: str) -> bool:
+def comparable(name: str, other: str) -> bool:
     """Whether the scores of two measures, by name, are comparable.
 
     They are the same measure; or one is for utilities, which have no other, with the other's cutoff.
     """
-    if one == other:
+    if name == other:
         return True
-    first, second = parse_measure(one), parse_measure(other)
+    first, second = parse_measure(name), parse_measure(other)
     utilities = (first.labels == "utilities") != (second.labels == "utilities")
     return utilities and (first.cutoff, first.tokens) == (second.cutoff, second.tokens)
 

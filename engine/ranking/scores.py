@@ -44,6 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Annotated, Literal
 
 import numpy as np
@@ -100,17 +101,13 @@ class RankingSettings(CheckedSettings):
         super().__post_init__()
         for measure in parse_measures(self.measures) if self.measures else ():
             if measure.cutoff is not None and measure.cutoff > self.k:
-                raise InputError(
-                    f"{measure} looks further than `k` {self.k}",
-                    f"use `k` {measure.cutoff}, or a smaller cutoff",
-                    "measure.deep",
-                )
+                problem = f"{measure} looks further than `k` {self.k}"
+                remedy = f"use `k` {measure.cutoff}, or a smaller cutoff"
+                raise InputError(problem, remedy, "measure.deep")
             if self.relevant == "list" and measure.trivial_on_list:
-                raise InputError(
-                    f"{measure.kind} is 1 by definition where `relevant` is list",
-                    f"use `relevant` pool, or leave {measure.kind} out",
-                    "measure.trivial",
-                )
+                problem = f"{measure.kind} is 1 by definition where `relevant` is list"
+                remedy = f"use `relevant` pool, or leave {measure.kind} out"
+                raise InputError(problem, remedy, "measure.trivial")
 
 
 Relevant = Literal["list", "pool", "qrels"]
@@ -160,50 +157,54 @@ def score_runs(
         twice = pl.Series(query_ids).filter(pl.Series(query_ids).is_duplicated())[0]
         raise InputError(f"query {twice!r} is given twice", "give each query once", "queries.twice")
     ids = pl.Enum(query_ids)
-    of_runs = pl.Series(RUN, list(names) or runs[RUN].unique(maintain_order=True), pl.String)
-    run_keys = runs.select(
-        runs[QUERY_ID].cast(ids, strict=False).to_physical().alias(_QUERY),
-        runs[RUN].cast(pl.Enum(of_runs)).to_physical(),
-    )
-    filled = np.zeros((len(of_runs), len(query_ids)), dtype=bool)
+    runs_in_order = pl.Series(RUN, list(names) or runs[RUN].unique(maintain_order=True), pl.String)
+    query = pl.col(QUERY_ID).cast(ids, strict=False).to_physical().alias(_QUERY)
+    run_keys = runs.select(query, pl.col(RUN).cast(pl.Enum(runs_in_order)).to_physical())
+    filled = np.zeros((len(runs_in_order), len(query_ids)), dtype=bool)
     known = run_keys.drop_nulls().unique()
     filled[known[RUN].to_numpy(), known[_QUERY].to_numpy()] = True
     if missing == "error":
         refuse_missing_results(runs, query_ids, names=names)
     counts = [TOKENS] if any(measure.tokens for measure in measures) else []
     listed = runs.select(DOC_ID, RANK, *counts).hstack(run_keys)
-    parts = []
+    parts = [tables.empty(tables.QUERY_SCORES)]
     for annotator in labels[ANNOTATOR].unique(maintain_order=True):
-        of_annotator = labels.lazy().filter(pl.col(ANNOTATOR) == annotator)
-        query = pl.col(QUERY_ID).cast(ids, strict=False).to_physical().alias(_QUERY)
-        judged = of_annotator.select(query, DOC_ID, LABEL)
+        own = labels.lazy().filter(pl.col(ANNOTATOR) == annotator).select(query, DOC_ID, LABEL)
         values = _score_annotator(
-            listed, judged.collect(), annotator, query_ids, of_runs, measures, relevant, split
+            listed, own.collect(), annotator, query_ids, len(filled), measures, relevant, split
         )
-        parts.append(_to_table(values, annotator, of_runs, query_ids, measures, filled, missing))
-    return pl.concat(parts) if parts else tables.empty(tables.QUERY_SCORES)
+        queries = pl.Series(QUERY_ID, query_ids, dtype=pl.String)
+        for (run, name), (row, measure) in product(enumerate(runs_in_order), enumerate(measures)):
+            scores = pl.DataFrame({QUERY_ID: queries, VALUE: values[run, row]})
+            if missing == "skip":
+                scores = scores.filter(pl.Series(filled[run]))
+            parts.append(_named(scores, name, annotator, measure))
+    return pl.concat(parts)
+
+
+def _named(scores: pl.DataFrame, run: str | None, annotator: str, measure: Measure) -> pl.DataFrame:
+    """The query scores table, from values by query, and by run if ``run`` is None."""
+    names = {ANNOTATOR: annotator, MEASURE: str(measure)} | ({} if run is None else {RUN: run})
+    columns = [pl.lit(value, pl.String).alias(name) for name, value in names.items()]
+    return scores.with_columns(columns).select(list(tables.QUERY_SCORES))
 
 
 def _refuse_measures(measures: Sequence[Measure], relevant: Relevant) -> None:
     if any(measure.labels == "utilities" for measure in measures):
-        raise InputError(
-            f"{UTILITY_KIND} is defined only for utility labels",
-            "leave it out, or give labels that are utilities",
-            "measure.utility",
-        )
+        problem = f"{UTILITY_KIND} is defined only for utility labels"
+        remedy = "leave it out, or give labels that are utilities"
+        raise InputError(problem, remedy, "measure.utility")
     trivial = [measure.kind for measure in measures if measure.trivial_on_list]
     if relevant == "list" and trivial:
-        raise InputError(
-            f"{trivial[0]} is 1 by definition where only the query's own list counts as judged",
-            f"use `relevant` pool, or leave {trivial[0]} out",
-            "measure.trivial",
+        problem = (
+            f"{trivial[0]} is 1 by definition where only the query's own list counts as judged"
         )
+        remedy = f"use `relevant` pool, or leave {trivial[0]} out"
+        raise InputError(problem, remedy, "measure.trivial")
     if relevant == "qrels" and (lacking := [m for m in measures if m.tokens and m.has_best]):
-        raise InputError(
-            f"{lacking[0]} is not defined where `relevant` is qrels: judged passages that no run lists have no length",
-            "use `relevant` pool, or another measure",
-            "measure.unjudged",
-        )
+        problem = f"{lacking[0]} is not defined where `relevant` is qrels: judged passages that no run lists have no length"
+        remedy = "use `relevant` pool, or another measure"
+        raise InputError(problem, remedy, "measure.unjudged")
 
 
 def refuse_missing_results(
@@ -219,9 +220,9 @@ def without_results(
     runs: pl.DataFrame, query_ids: Sequence[str], *, names: Sequence[str] = ()
 ) -> Iterator[tuple[str, list[str]]]:
     """Every run with the queries for which it lists nothing; arguments as in ``refuse_missing_results``."""
-    found = dict(runs.group_by(RUN, maintain_order=True).agg(QUERY_ID).iter_rows())
-    for run in names or found:
-        listed = set(found.get(run, ()))
+    by_run = dict(runs.group_by(RUN, maintain_order=True).agg(QUERY_ID).iter_rows())
+    for run in names or by_run:
+        listed = set(by_run.get(run, ()))
         yield run, [query_id for query_id in query_ids if query_id not in listed]
 
 
@@ -239,7 +240,7 @@ def _score_annotator(
     labels: pl.DataFrame,
     annotator: str,
     query_ids: Sequence[str],
-    names: pl.Series,
+    runs: int,
     measures: Sequence[Measure],
     relevant: Relevant,
     split: Split,
@@ -254,13 +255,11 @@ def _score_annotator(
         advice = first.with_threshold(1.0 if above_one else 0.5)
         usual = [m for m in KINDS.values() if m.labels != "utilities"]
         others = ", ".join(m.kind for m in usual if defined_on_graded(m, above_one))
-        raise InputError(
-            f"{first} is not defined on the real-valued labels of {annotator!r}"
-            + (", some of which exceed 1" if above_one else ""),
-            f"give a threshold, as in {advice}, or use {others}",
-            "measure.real",
-        )
-    values = np.zeros((len(names), len(measures), len(query_ids)))
+        which = ", some of which exceed 1" if above_one else ""
+        problem = f"{first} is not defined on the real-valued labels of {annotator!r}{which}"
+        remedy = f"give a threshold, as in {advice}, or use {others}"
+        raise InputError(problem, remedy, "measure.real")
+    values = np.zeros((runs, len(measures), len(query_ids)))
     for start, end in _query_blocks(listed[_QUERY], labels[_QUERY], len(query_ids), split.rows):
         inside = pl.col(_QUERY).is_between(start, end - 1)
         size = end - start
@@ -273,11 +272,11 @@ def _score_annotator(
             annotator,
             query_ids,
             size,
-            len(names) * size,
+            runs * size,
             relevant,
         )
         block = measure_within(ranked, lengths, measures, real_valued=real_valued, split=split)
-        values[:, :, start:end] = block.reshape(len(measures), len(names), size).swapaxes(0, 1)
+        values[:, :, start:end] = block.reshape(len(measures), runs, size).swapaxes(0, 1)
     return values
 
 
@@ -292,11 +291,9 @@ def _refuse_labels(labels: pl.Series, annotator: str, measures: Sequence[Measure
     most = 1e15 if strict is None else strict.largest_label
     wrong = labels.filter(~(labels.is_finite() & (labels <= most)).fill_null(False))
     if len(wrong):
-        raise InputError(
-            f"a label of {annotator!r} is {wrong[0]}, not a finite number up to {most:g}",
-            f"correct the label{strict.for_larger if strict else ''}",
-            "annotator.infinite",
-        )
+        problem = f"a label of {annotator!r} is {wrong[0]}, not a finite number up to {most:g}"
+        remedy = f"correct the label{strict.for_larger if strict else ''}"
+        raise InputError(problem, remedy, "annotator.infinite")
 
 
 def _query_blocks(
@@ -305,8 +302,8 @@ def _query_blocks(
     rows = np.zeros(queries, dtype=np.int64)
     for series in (listed, labelled):
         rows += np.bincount(series.drop_nulls().to_numpy(), minlength=queries)
-    edges = np.flatnonzero(np.diff(np.cumsum(rows) // size)) + 1
-    yield from zip([0, *edges.tolist()], [*edges.tolist(), queries], strict=True)
+    edges = (np.flatnonzero(np.diff(np.cumsum(rows) // size)) + 1).tolist()
+    return pairwise([0, *edges, queries])
 
 
 def _rank_labels(
@@ -322,17 +319,12 @@ def _rank_labels(
     """The labels of a block's lists in rank order, and of its judged sets; and lengths, if these count."""
     listed = listed.with_columns(pl.col(_QUERY).cast(pl.Int64) - first)
     joined = listed.join(labels, on=[_QUERY, DOC_ID], how="left").sort(_LIST, RANK)
-    for frame, columns, what, suspected in (
-        (listed, [_LIST, DOC_ID], "is listed twice", True),
-        # Two labels of a listed passage lengthen the join; among other labels only the qrels count.
-        (
-            labels,
-            [_QUERY, DOC_ID],
-            f"has two labels of {annotator!r}",
-            joined.height > listed.height or relevant == "qrels",
-        ),
-    ):
-        if suspected and frame.select(columns).n_unique() < frame.height:
+    checked = [(listed, [_LIST, DOC_ID], "is listed twice")]
+    # Two labels of a listed passage lengthen the join; among other labels only the qrels count.
+    if joined.height > listed.height or relevant == "qrels":
+        checked.append((labels, [_QUERY, DOC_ID], f"has two labels of {annotator!r}"))
+    for frame, columns, what in checked:
+        if frame.select(columns).n_unique() < frame.height:
             twice = frame.filter(pl.struct(columns).is_duplicated()).row(0, named=True)
             query = query_ids[first + twice[_QUERY]]
             problem = f"passage {twice[DOC_ID]!r} of query {query!r} {what}"
@@ -343,48 +335,24 @@ def _rank_labels(
     in_order = joined[LABEL].fill_null(float("nan")).to_numpy()
     offsets = _offsets(joined[_LIST].to_numpy(), lists)
     tokens = joined[TOKENS].to_numpy() if TOKENS in joined.columns else np.zeros(0, dtype=np.int64)
+    judged_tokens = tokens
     if relevant == "list":
         return RankedLabels.own_lists(in_order, offsets), Lengths(tokens, tokens)
     if relevant == "pool":
         judged = judged.join(listed, on=[_QUERY, DOC_ID], how="semi")
     judged = judged.sort(_QUERY)
     against = _offsets(judged[_QUERY].to_numpy(), queries)
-    sets = np.arange(lists) % queries
-    of_judged = tokens
     if len(tokens):
         known = listed.select(_QUERY, DOC_ID, TOKENS).unique([_QUERY, DOC_ID])
-        all_judged = judged.join(known, on=[_QUERY, DOC_ID], how="left", maintain_order="left")
-        of_judged = all_judged[TOKENS].fill_null(0).to_numpy()
+        judged = judged.join(known, on=[_QUERY, DOC_ID], how="left", maintain_order="left")
+        judged_tokens = judged[TOKENS].fill_null(0).to_numpy()
+    sets = np.arange(lists) % queries
     ranked = RankedLabels(in_order, offsets, judged[LABEL].to_numpy(), against, sets)
-    return ranked, Lengths(tokens, of_judged)
+    return ranked, Lengths(tokens, judged_tokens)
 
 
 def _offsets(groups: Ints, count: int) -> Ints:
     return np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=count))])
-
-
-def _to_table(
-    values: Floats,
-    annotator: str,
-    names: pl.Series,
-    query_ids: Sequence[str],
-    measures: Sequence[Measure],
-    filled: np.ndarray,
-    missing: Missing,
-) -> pl.DataFrame:
-    queries = pl.Series(QUERY_ID, query_ids, dtype=pl.String)
-    frames = []
-    for run, name in enumerate(names):
-        for row, measure in enumerate(measures):
-            frame = pl.DataFrame({QUERY_ID: queries, VALUE: values[run, row]}).with_columns(
-                pl.lit(name).alias(RUN),
-                pl.lit(annotator).alias(ANNOTATOR),
-                pl.lit(str(measure)).alias(MEASURE),
-            )
-            if missing == "skip":
-                frame = frame.filter(pl.Series(filled[run]))
-            frames.append(frame.select(list(tables.QUERY_SCORES)))
-    return pl.concat(frames) if frames else tables.empty(tables.QUERY_SCORES)
 
 
 def score_utility(
@@ -407,11 +375,10 @@ def score_utility(
     listed = runs.join(
         labels.select(QUERY_ID, DOC_ID, ANNOTATOR, LABEL), on=[QUERY_ID, DOC_ID], how="left"
     ).select(RUN, QUERY_ID, pl.col(LABEL).fill_null(0.0), place.alias("_place"))
-    of_runs = list(names) or runs[RUN].unique(maintain_order=True).to_list()
-    grid = pl.DataFrame({RUN: of_runs}, {RUN: pl.String}).join(
-        pl.DataFrame({QUERY_ID: query_ids}, {QUERY_ID: pl.String}),
-        how="cross",
-        maintain_order="left_right",
+    runs_in_order = list(names) or runs[RUN].unique(maintain_order=True).to_list()
+    queries = pl.DataFrame({QUERY_ID: query_ids}, {QUERY_ID: pl.String})
+    grid = pl.DataFrame({RUN: runs_in_order}, {RUN: pl.String}).join(
+        queries, how="cross", maintain_order="left_right"
     )
     parts = [tables.empty(tables.QUERY_SCORES)]
     for measure in measures:
@@ -420,12 +387,8 @@ def score_utility(
         scored = grid.join(means, on=[RUN, QUERY_ID], how="left", maintain_order="left")
         if missing == "skip":
             scored = scored.filter(pl.col(LABEL).is_not_null())
-        parts.append(
-            scored.with_columns(
-                pl.lit(labels[ANNOTATOR].first(), pl.String).alias(ANNOTATOR),
-                pl.lit(str(measure)).alias(MEASURE),
-                (1.0 / (1.0 + (-pl.col(LABEL)).exp())).fill_null(0.0).alias(VALUE),
-            ).select(list(tables.QUERY_SCORES))
-        )
-    order = {name: place for place, name in enumerate(of_runs)}
+        value = (1.0 / (1.0 + (-pl.col(LABEL)).exp())).fill_null(0.0)
+        scored = scored.with_columns(value.alias(VALUE))
+        parts.append(_named(scored, None, labels[ANNOTATOR].first(), measure))
+    order = {name: place for place, name in enumerate(runs_in_order)}
     return pl.concat(parts).sort(pl.col(RUN).replace_strict(order, default=0), maintain_order=True)

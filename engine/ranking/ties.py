@@ -34,13 +34,11 @@ def score_reordered(
 ) -> pl.DataFrame:
     """Scores of lists with equal scores (in single precision), in every order but their own.
 
-    Ranks decide which passages are adjacent: equal scores apart from each other do not change places.
+    Ranks decide which passages are adjacent: equal scores apart from each other do not change places. The table
+    ``REORDERED`` has only lists that an order changes.
 
     Args:
-        score: computes query scores of given queries, by a given run table.
-
-    Returns:
-        ``REORDERED``: only lists that an order changes.
+        score: computes query scores of some queries, by a run table.
     """
     parts = [tables.empty(REORDERED)]
     for name, lists, changed in reordered_lists(runs):
@@ -94,8 +92,8 @@ def tie_notes(scores: pl.DataFrame, reordered: pl.DataFrame) -> Iterator[Note]:
                     lists |= set(queries)
             if lists:
                 what = f"[list|lists] of {run} [has|have] tied scores, and the order of ties changes means"
-                text = (
-                    f"{counted(len(lists), what)}: {', '.join(here)}; in {order} {', '.join(there)}"
+                values = f"{', '.join(here)}; in {order} {', '.join(there)}"
+                yield Note(
+                    "tied_scores", len(lists), f"{counted(len(lists), what)}: {values}", (run,)
                 )
-                yield Note("tied_scores", len(lists), text, (run,))
                 break

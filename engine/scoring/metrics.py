@@ -46,8 +46,8 @@ def match(output: str, references: Sequence[str]) -> float:
     >>> match("首都は東京です。", ["東京"])
     1.0
     """
-    normalized, *wanted = (f" {spaced(normalize_answer(text))} " for text in (output, *references))
-    return float(any(one in normalized for one in wanted if one.strip()))
+    text, *answers = (f" {spaced(normalize_answer(each))} " for each in (output, *references))
+    return float(any(answer in text for answer in answers if answer.strip()))
 
 
 def accuracy(output: str, references: Sequence[str]) -> float:
@@ -143,12 +143,9 @@ def _rouge_kilt(output: str, reference: str) -> float:
     except ValueError:  # the package's answer to a text without words
         return 0.0
     except RecursionError:
-        raise InputError(
-            f"rouge-l-kilt cannot score a text this long ({len(output.split())} and "
-            f"{len(reference.split())} words; the package recurses once per word)",
-            "use rouge-l",
-            "metric.length",
-        ) from None
+        lengths = f"{len(output.split())} and {len(reference.split())} words"
+        problem = f"rouge-l-kilt cannot score a text this long ({lengths}; the package recurses once per word)"
+        raise InputError(problem, "use rouge-l", "metric.length") from None
 
 
 @functools.cache
@@ -160,31 +157,22 @@ def _rouge_scorer() -> Any:
 
 @dataclass(frozen=True)
 class Metric:
-    """A downstream metric.
+    """A downstream metric. ``own``: a user's function, which need not be a maximum over the references."""
 
-    Attributes:
-        name: as users write it.
-        can_score: true, or not empty, for a reference that an output can match at all.
-        needs: required content of such a reference, to end the sentence "write answers with …".
-        graded: whether values lie between 0 and 1, too. For a user's function, its values decide.
-        own: whether it is a user's function, which need not be a maximum over the references.
-        code: a digest of that function's source; empty without a source.
-    """
-
-    name: str
+    name: str  # as users write it
     score: Callable[[str, Sequence[str]], float]
-    can_score: Callable[[str], object]
-    needs: str
-    graded: bool = False
+    can_score: Callable[[str], object]  # true, or not empty, for a reference that can be matched
+    needs: str  # required content of such a reference, to end the sentence "write answers with …"
+    graded: bool = False  # values lie between 0 and 1, too; a user's function's values decide
     own: bool = False
-    code: str = ""
+    code: str = ""  # a digest of that function's source; empty without a source
 
     def __call__(self, output: str, references: Sequence[str]) -> float:
         """The value in [0, 1] of an output against its references; 0 without any."""
         return self.score(output, references)
 
 
-def _has_words_of_kilt(reference: str) -> bool:
+def _has_kilt_words(reference: str) -> bool:
     # The package counts words in sentences, which full stops end.
     return bool(reference.replace(".", " ").strip())
 
@@ -206,12 +194,9 @@ METRICS: dict[str, Metric] = {
         Metric("em-char", exact_match_korquad, normalize_korquad, _MORE_THAN_PUNCTUATION),
         Metric("f1-char", character_f1, normalize_korquad, _MORE_THAN_PUNCTUATION, graded=True),
         Metric("rouge-l", rouge_l, words, "a letter or a digit", graded=True),
-        Metric(
-            "rouge-l-kilt", rouge_l_kilt, _has_words_of_kilt, "more than full stops", graded=True
-        ),
+        Metric("rouge-l-kilt", rouge_l_kilt, _has_kilt_words, "more than full stops", graded=True),
     )
 }
-
 
 # Other names of metrics; some mean slightly different things, so that the name is only suggested.
 OTHER_NAMES = {
@@ -248,9 +233,8 @@ def get_metric(metric: str | Metric) -> Metric:
     if metric not in METRICS:
         other = OTHER_NAMES.get(metric.lower().replace("-", "_"))
         near = f"did you mean {other}? " if other else meant(metric, METRICS)
-        raise InputError(
-            f"unknown metric {metric!r}", f"{near}use one of {', '.join(METRICS)}", "metric.unknown"
-        )
+        remedy = f"{near}use one of {', '.join(METRICS)}"
+        raise InputError(f"unknown metric {metric!r}", remedy, "metric.unknown")
     return METRICS[metric]
 
 
@@ -279,7 +263,7 @@ def score_outputs(
 
 
 # Most cached values: many passages lead to the same output.
-_KEPT = 200_000
+_MOST_VALUES = 200_000
 
 
 def metric_from_function(
@@ -291,7 +275,6 @@ def metric_from_function(
         function: takes an output and the reference answers, and returns the output's quality in [0, 1] (a bool is 0 or
             1). It is called in one process, once for an output and its references.
         name: by default the function's.
-        code: as in ``Metric``.
 
     Raises:
         InputError: no name, or the name of an engine metric.
@@ -300,9 +283,8 @@ def metric_from_function(
     if not name.strip():
         raise InputError("a metric without a name", "give it one", "metric.nameless")
     if name in METRICS:
-        raise InputError(
-            f"a metric of the engine is called {name!r}", "rename yours", "metric.taken"
-        )
+        problem = f"a metric of the engine is called {name!r}"
+        raise InputError(problem, "rename yours", "metric.taken")
     return Metric(name, _Score(name, function), bool, "text", own=True, code=code)
 
 
@@ -316,7 +298,7 @@ class _Score:
     def __call__(self, output: str, references: Sequence[str]) -> float:
         key = output, tuple(references)
         if key not in self._known:
-            if len(self._known) >= _KEPT:
+            if len(self._known) >= _MOST_VALUES:
                 self._known.clear()
             self._known[key] = self._checked(output, list(references))
         return self._known[key]
@@ -325,12 +307,10 @@ class _Score:
         try:
             value: Any = self._function(output, references)
         except (Exception, SystemExit) as error:
-            raise UnscoredError(
-                f"the metric {self._name} raises {reason_of(error)}", "correct the function"
-            ) from error
+            problem = f"the metric {self._name} raises {reason_of(error)}"
+            raise UnscoredError(problem, "correct the function") from error
         number = number_of(value)
         if math.isnan(number):
-            raise UnscoredError(
-                f"the metric {self._name} gives {value!r}", "return a number from 0 to 1"
-            )
+            problem = f"the metric {self._name} gives {value!r}"
+            raise UnscoredError(problem, "return a number from 0 to 1")
         return number

@@ -37,7 +37,7 @@ def without_marks(text: str) -> str:
     '"1999-2001"'
     """
     visible = _INVISIBLE.sub("", text)
-    narrow = _WIDE.sub(lambda found: unicodedata.normalize("NFKC", found[0]), visible)
+    narrow = _WIDE.sub(lambda wide: unicodedata.normalize("NFKC", wide[0]), visible)
     return narrow.translate(_PLAIN)
 
 
@@ -89,8 +89,8 @@ def words(text: str) -> list[str]:
     (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each character is one. Accents count: "café" is not "cafe".
     """
     visible = _UNSHOWN.sub("", composed(text.lower()))
-    found = (word if len(word) <= _SHORT else _stem(word) for word in _WORD.findall(visible))
-    return [word for word in found if word]
+    stems = (word if len(word) <= _SHORT else _stem(word) for word in _WORD.findall(visible))
+    return [word for word in stems if word]
 
 
 # Many outputs share few words, and stemming takes longer than all the rest.

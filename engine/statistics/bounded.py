@@ -24,10 +24,9 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy as sp
 
-from engine.statistics.arrays import Floats
+from engine.statistics.arrays import Floats, Ints
 
 # Steps of the integral. They are even at first and grow by this share later: the integrand ends as a bell if many
 # values differ from c, and as a power of 1 / u if few do. It has ended at a part of e^-36.
@@ -46,17 +45,11 @@ _LEAST_VALUES = 32
 
 
 class WeightedRows(NamedTuple):
-    """Distinct rows of a sample, one for a query or for a cluster of queries, and how often each occurs.
+    """Distinct rows of a sample, one for a query or for a cluster of queries, and how often each occurs."""
 
-    Attributes:
-        sums: (v,) sums of a row's values.
-        sizes: (v,) number of values in a row; above 0.
-        amounts: (v,) number of rows of the kind; above 0, need not be whole.
-    """
-
-    sums: Floats
-    sizes: Floats
-    amounts: Floats
+    sums: Floats  # (v,) of a row's values
+    sizes: Floats  # (v,) number of a row's values
+    amounts: Floats  # (v,) number of rows of the kind; above 0, need not be whole
 
 
 def lower_tail(rows: WeightedRows, c: float) -> float:
@@ -66,8 +59,8 @@ def lower_tail(rows: WeightedRows, c: float) -> float:
         return float(apart.max() <= 0)
     if apart.max() <= 0:
         return 1.0
-    kept = apart != 0
-    apart, amounts = apart[kept], amounts[kept]
+    differs = apart != 0
+    apart, amounts = apart[differs], amounts[differs]
     # To the left of the pole at 0 the integral is the lower tail, to the right the upper one: the lesser.
     if apart @ amounts > 0:
         return _tail(apart, amounts)
@@ -87,7 +80,8 @@ def _tail(apart: Floats, amounts: Floats) -> float:
     powers = np.append(amounts, 1.0)
     second, third = (float(powers @ turned**power) for power in (2, 3))
     unit = 1 / math.sqrt(second)
-    total = _along(turned * unit, powers, third / (3 * second) * unit)
+    bend = third / (3 * second) * unit
+    total = _along(turned * unit, powers, bend)
     if total is None:
         total = _along(turned * unit, powers, 0.0)
         assert total is not None
@@ -101,10 +95,9 @@ def _root(
     """Root of a function with different signs at both ends: SciPy's ``brentq``, slow to import (Brent 1973)."""
     before, here, across = low, high, low
     at_before, at_here = function(low), function(high)
-    at_across = at_before
     if at_before == 0:
         return low
-    step = last = here - before
+    at_across, step, last = at_before, here - before, here - before
     for _ in range(_MOST_ITERATIONS):
         if at_before != 0 and at_here != 0 and (at_before < 0) != (at_here < 0):
             across, at_across = before, at_before
@@ -162,12 +155,12 @@ def _along(turned: Floats, powers: Floats, bend: float) -> float | None:
         size = np.log(ahead**2 + aside**2) @ powers / 2
         # Parts beyond the first negligible one do not count, whether or not they grow.
         ended = np.flatnonzero(size - logs > _NOTHING_LEFT)
-        kept = slice(ended[0] if len(ended) else None)
-        if bend and (np.diff(size[kept]) < 0).any():
+        counts = slice(ended[0] if len(ended) else None)
+        if bend and (np.diff(size[counts]) < 0).any():
             return None
-        angle = (np.arctan2(aside, ahead) @ powers)[kept]
-        parts = np.exp(-size[kept]) * (np.cos(angle) - 2 * bend * u[kept] * np.sin(angle))
-        total += float(parts @ step[kept])
+        angle = (np.arctan2(aside, ahead) @ powers)[counts]
+        parts = np.exp(-size[counts]) * (np.cos(angle) - 2 * bend * u[counts] * np.sin(angle))
+        total += float(parts @ step[counts])
         if len(ended):
             break
     return total
@@ -183,7 +176,7 @@ def lower_bound(rows: WeightedRows, tail: float) -> float:
 def _lower_bound(sums: bytes, sizes: bytes, amounts: bytes, tail: float) -> float:
     rows = WeightedRows(*map(np.frombuffer, (sums, sizes, amounts)))
     means, weights = rows.sums / rows.sizes, rows.sizes * rows.amounts
-    least, most, wanted = float(means.min()), float(means.max()), float(sp.special.ndtri(tail))
+    least, most, quantile = float(means.min()), float(means.max()), float(sp.special.ndtri(tail))
     if most <= least:
         return least
     mean = float(means @ weights / weights.sum())
@@ -192,11 +185,11 @@ def _lower_bound(sums: bytes, sizes: bytes, amounts: bytes, tail: float) -> floa
 
     @cache  # ends of the search are where the root's begins
     def excess(c: float) -> float:
-        found = lower_tail(rows, c)
-        return float(sp.special.ndtri(min(max(found, _LEAST_TAIL), 1 - _LEAST_UPPER_TAIL))) - wanted
+        bounded = min(max(lower_tail(rows, c), _LEAST_TAIL), 1 - _LEAST_UPPER_TAIL)
+        return float(sp.special.ndtri(bounded)) - quantile
 
     # Starts from a normal distribution's bound, and searches outwards to both sides.
-    guess, step = mean + wanted * deviation, 0.25 * deviation
+    guess, step = mean + quantile * deviation, 0.25 * deviation
     low, high = max(least, guess - step), min(most, guess + step)
     while low > least and excess(low) > 0:
         step *= 2
@@ -208,42 +201,45 @@ def _lower_bound(sums: bytes, sizes: bytes, amounts: bytes, tail: float) -> floa
 
 
 def weighed(sums: Floats, sizes: Floats) -> WeightedRows:
-    """Equal rows, counted together; beyond 256 kinds about that many remain, and 32 per size.
+    """Equal rows (r,), counted together; beyond 256 kinds about that many remain, and 32 per size.
 
     A row between two remaining rows is shared out between them: the mean stays, and the spread hardly grows.
-
-    Args:
-        sums, sizes: (r,) the sum and the number of every row's values.
     """
     by_size = [
         (float(size), *np.unique(sums[sizes == size], return_counts=True))
         for size in np.unique(sizes)
     ]
-    kinds = sum(len(found) for _, found, _ in by_size)
+    kinds = sum(len(values) for _, values, _ in by_size)
     rows = []
-    for size, found, counts in by_size:
-        nodes, amounts = found, counts.astype(np.float64)
-        most = max(_LEAST_VALUES, _MOST_VALUES * len(found) // kinds)
-        if kinds > _MOST_VALUES and len(found) > most:
-            nodes, amounts = _shared_out(found, amounts, most // 2)
-        rows.append(WeightedRows(nodes, np.full(len(nodes), size), amounts))
+    for size, values, counts in by_size:
+        most = max(_LEAST_VALUES, _MOST_VALUES * len(values) // kinds)
+        if kinds > _MOST_VALUES and len(values) > most:
+            values, counts = _shared_out(values, counts, most // 2)
+        rows.append(WeightedRows(values, np.full(len(values), size), counts.astype(np.float64)))
     return WeightedRows(*map(np.concatenate, zip(*rows, strict=True)))
 
 
-def _shared_out(found: Floats, counts: Floats, half: int) -> tuple[Floats, Floats]:
-    """Twice as many of the values found as ``half``, one half by rank and one by size, and their amounts."""
-    by_rank = found[np.linspace(0, len(found) - 1, half).round().astype(np.intp)]
-    nodes = np.union1d(by_rank, np.linspace(found[0], found[-1], half))
-    above = np.clip(np.searchsorted(nodes, found, side="right"), 1, len(nodes) - 1)
-    share = (found - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
+def _shared_out(values: Floats, counts: Ints, half: int) -> tuple[Floats, Floats]:
+    """Twice as many of the values as ``half``, one half by rank and one by size, and their amounts."""
+    by_rank = values[np.linspace(0, len(values) - 1, half).round().astype(np.intp)]
+    nodes = np.union1d(by_rank, np.linspace(values[0], values[-1], half))
+    above = np.clip(np.searchsorted(nodes, values, side="right"), 1, len(nodes) - 1)
+    share = (values - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
     amounts = np.bincount(above, counts * share, len(nodes)).astype(np.float64)
     amounts += np.bincount(above - 1, counts * (1 - share), len(nodes))
-    kept = amounts > 0
-    return nodes[kept], amounts[kept]
+    return nodes[amounts > 0], amounts[amounts > 0]
+
+
+def by_cluster(values: Floats, clusters: Ints | None) -> tuple[Floats, Floats]:
+    """Sums of the values of every cluster, and its size; of every value alone without clusters."""
+    if clusters is None:
+        return values, np.ones(len(values))
+    sums, sizes = np.bincount(clusters, values), np.bincount(clusters)
+    return sums.astype(np.float64), sizes.astype(np.float64)
 
 
 def mean_interval(
-    scores: Floats, confidence: float, clusters: npt.NDArray[np.intp] | None = None
+    scores: Floats, confidence: float, clusters: Ints | None = None
 ) -> tuple[float, float]:
     """The interval of the mean of scores in [0, 1]; for only 0 and 1, that of Clopper & Pearson.
 
@@ -251,10 +247,7 @@ def mean_interval(
         scores: (n,), n >= 1.
         clusters: (n,) the cluster of every query, from 0; then clusters are weighted in place of queries.
     """
-    sums, sizes = scores, np.ones(len(scores))
-    if clusters is not None:
-        sizes = np.bincount(clusters).astype(np.float64)
-        sums = np.bincount(clusters, scores).astype(np.float64)
+    sums, sizes = by_cluster(scores, clusters)
     size, tail = float(sizes.max()), (1 - confidence) / 2
     counts = np.append(sizes, size)
     low = lower_bound(weighed(np.append(sums, 0.0), counts), tail)
@@ -276,16 +269,14 @@ def interval(replicates: Floats, confidence: float) -> tuple[float, float, str]:
     """The bounds of the percentile interval (Efron 1979), and a note on any weakness (empty if none).
 
     Args:
-        replicates: (resamples,), NaN if a resample does not define the statistic: left out, and noted.
-
-    Returns:
-        NaN bounds, with the reason, if fewer than half of the replicates are defined.
+        replicates: (resamples,), NaN if a resample does not define the statistic: left out, and noted. With fewer
+            than half defined, bounds are NaN.
     """
-    nan = float("nan")
     defined = replicates[np.isfinite(replicates)]
     share = len(defined) / len(replicates)
     if share < _LEAST_DEFINED:
-        return nan, nan, f"no interval: one side is constant in {1 - share:.0%} of the resamples"
+        note = f"no interval: one side is constant in {1 - share:.0%} of the resamples"
+        return math.nan, math.nan, note
     left_out = f"one side is constant in {(1 - share) * 100:.2g}% of the resamples, left out"
     low, high = np.quantile(defined, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high), left_out * (share < 1)
@@ -299,7 +290,6 @@ def binomial_interval(successes: float, n: float, confidence: float) -> tuple[fl
 
     Args:
         successes, n: 0 to n, and 1 or more; neither need be a whole number.
-        confidence: in (0, 1).
     """
     tail = (1 - confidence) / 2
     low = sp.special.betaincinv(successes, n - successes + 1, tail) if successes else 0.0
@@ -310,8 +300,7 @@ def binomial_interval(successes: float, n: float, confidence: float) -> tuple[fl
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction (Holm 1979): p-values that keep the familywise error rate.
 
-    The i-th smallest of m is multiplied by m - i + 1, kept from falling below a smaller one's, and cut
-    at 1. NaN stays NaN and does not count as a comparison.
+    The i-th smallest of m is multiplied by m - i + 1, at least a smaller one's, and cut at 1. NaN stays NaN, uncounted.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -321,5 +310,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
     tested = np.flatnonzero(~np.isnan(values))
     order = tested[np.argsort(values[tested], kind="stable")]
     steps = values[order] * np.arange(len(order), 0, -1)
-    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0) if len(order) else steps
-    return [float(value) for value in corrected]
+    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return corrected.tolist()

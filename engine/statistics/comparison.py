@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations, product
 from operator import eq
 from typing import Any
@@ -17,10 +18,10 @@ from engine import tables
 from engine.statistics import correlation, difference_tests
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.bounded import around, holm
-from engine.statistics.correlation import DECIMALS, Bootstrap, Correlation
-from engine.statistics.difference_tests import DifferenceTest, Pair, prepare
+from engine.statistics.correlation import DECIMALS, Bootstrap, Correlation, describe
+from engine.statistics.difference_tests import DifferenceTest, prepare
 from engine.statistics.methods import inverted_difference
-from engine.statistics.resampling import replicate
+from engine.statistics.resampling import Draws, replicate
 from engine.tables import ANNOTATOR, MEASURE, METHOD, NOTE, QUERY_ID, RHO, RUN, TAU, VALUE, K
 
 # Clusters of queries, by query id; None if queries are independent.
@@ -52,16 +53,15 @@ def read_cells(
     """Every (run, annotator, measure, k) that has an end-to-end score; queries matched by id."""
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
     # A cell at a time: a join of all would hold several copies of the scores.
-    of_run = {
+    whole = {
         run: scores.select(QUERY_ID, K, pl.col(VALUE).alias(_END_TO_END))
         for (run,), scores in downstream.group_by([RUN])
     }
-    for (run, annotator, measure), scores in _by_cell(query_scores):
-        if run not in of_run:
-            continue
-        joined = scores.join(of_run[run], on=QUERY_ID, how="inner", maintain_order="left")
-        for (k,), frame in joined.group_by([K], maintain_order=True):
-            yield _cell((run, annotator, measure), int(str(k)), frame, shared, clusters)
+    for names, scores in _by_cell(query_scores):
+        if names[0] in whole:
+            joined = scores.join(whole[names[0]], on=QUERY_ID, maintain_order="left")
+            for (k,), frame in joined.group_by([K], maintain_order=True):
+                yield _cell(names, int(str(k)), frame, shared, clusters)
 
 
 def _cell(
@@ -71,11 +71,10 @@ def _cell(
     known: dict[tuple[str, ...], tuple[str, ...]],
     clusters: Clusters,
 ) -> Cell:
-    """A cell; cells on the same queries share one copy of the ids."""
     frame = frame.sort(QUERY_ID)
-    query_ids = tuple(frame[QUERY_ID])
     x, y = (frame[name].round(DECIMALS).to_numpy() for name in (VALUE, _END_TO_END))
-    query_ids = known.setdefault(query_ids, query_ids)
+    query_ids = tuple(frame[QUERY_ID])
+    query_ids = known.setdefault(query_ids, query_ids)  # one copy for cells on the same queries
     return Cell(*names, k, query_ids, x, y, numbered(query_ids, clusters))
 
 
@@ -117,27 +116,25 @@ def on_shared_queries(cells: Sequence[Cell]) -> list[Cell]:
 
 def only(cell: Cell, query_ids: Sequence[str]) -> Cell:
     """The cell on some of its queries, in their order."""
-    wanted = set(query_ids)
-    keep = np.array([query_id in wanted for query_id in cell.query_ids], dtype=bool)
+    keep = pl.Series(cell.query_ids).is_in(query_ids).to_numpy()
     codes = cell.clusters
     if codes is not None:
         codes = np.unique(codes[keep], return_inverse=True)[1].reshape(-1)
     return replace(cell, query_ids=tuple(query_ids), x=cell.x[keep], y=cell.y[keep], clusters=codes)
 
 
-# Source of a difference's interval and p-value.
-PERMUTATION = "permutation"
+# A source of a difference's interval and p-value, beside "permutation" and "inverted".
 STUDENTIZED = "studentized"
-INVERTED = "inverted"
+# Tests of a difference of tau and of rho, the source of their intervals, and the reason for missing ones.
+TestResults = tuple[Sequence[DifferenceTest], str, str]
+_NO_TESTS = (DifferenceTest(math.nan),) * 2
 # Whether two measures, by name, may be compared.
 Comparable = Callable[[str, str], bool]
 
 
 def reachable_p(tests: int, bootstrap: Bootstrap) -> tuple[float, int]:
-    """The best result that permutations can show in so many tests, after Holm's correction for all.
-
-    Returns:
-        the least p-value, and the number of permutations with which a p-value could reach the level of the intervals.
+    """The least p-value that permutations can show in so many tests, after Holm's correction for all; and the number of
+    permutations with which a p-value could reach the level of the intervals.
     """
     least = min(1.0, tests / (bootstrap.resamples + 1))
     return least, math.ceil(tests / (1 - bootstrap.confidence))
@@ -160,29 +157,24 @@ def correlate_cells(
         together[cell.query_ids].append(position)
     results: dict[int, CorrelatedCell] = {}
     for positions in together.values():
-        of_queries = [cells[position] for position in positions]
-        columns = {column.tobytes(): column for cell in of_queries for column in (cell.x, cell.y)}
-        places = {
-            content: place for place, content in enumerate(columns)
-        }  # equal ones share memory
+        group = [cells[position] for position in positions]
+        # Equal columns share memory.
+        columns = {column.tobytes(): column for cell in group for column in (cell.x, cell.y)}
+        places = {content: place for place, content in enumerate(columns)}
         replicates = replicate(
             np.stack(list(columns.values())),
-            [(places[cell.x.tobytes()], places[cell.y.tobytes()]) for cell in of_queries],
-            resamples=bootstrap.resamples if intervals else 0,
-            seed=bootstrap.seed,
+            [(places[cell.x.tobytes()], places[cell.y.tobytes()]) for cell in group],
+            Draws(bootstrap.resamples if intervals else 0, bootstrap.seed, bootstrap.threads),
             leave_out=bootstrap.resamples > 0,
-            threads=bootstrap.threads,
-            clusters=of_queries[0].clusters,
+            clusters=group[0].clusters,
         )
-        for pair, position in enumerate(positions):
-            cell = cells[position]
+        for pair, (position, cell) in enumerate(zip(positions, group, strict=True)):
             tau, rho = float(replicates.tau[pair]), float(replicates.rho[pair])
-            found = Correlation(n=len(cell.x), tau=tau, rho=rho)
+            figures = Correlation(n=len(cell.x), tau=tau, rho=rho)
             if intervals:
-                scores = cell.x, cell.y
-                found = correlation.describe(*scores, replicates, pair, bootstrap, cell.clusters)
+                figures = describe(cell.x, cell.y, replicates, pair, bootstrap, cell.clusters)
             without = None if replicates.without is None else replicates.without[pair]
-            results[position] = CorrelatedCell(found, without)
+            results[position] = CorrelatedCell(figures, without)
     return [results[position] for position in range(len(cells))]
 
 
@@ -202,7 +194,7 @@ def compare_cells(
 
     Args:
         cells: the cells to compare, the first annotator's first.
-        comparable: which measures of two annotators are compared within a run; between runs, a measure with itself.
+        comparable: which measures of two annotators are compared within a run, equal ones too; between runs, only these.
     """
     pairs_compared = [
         (a, b)
@@ -210,7 +202,11 @@ def compare_cells(
         if _are_compared(cells[a], cells[b], comparable)
     ]
     comparisons: dict[tuple[int, int], dict[str, Any]] = {}
-    for queries, pairs in _by_shared_queries(cells, pairs_compared).items():
+    groups: dict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
+    shared = cache(_shared)  # few distinct sets of queries, in many cells
+    for a, b in pairs_compared:
+        groups[shared(cells[a].query_ids, cells[b].query_ids)].append((a, b))
+    for queries, pairs in groups.items():
         involved = {place: cells[place] for pair in pairs for place in pair}
         correlated = {place: results[place] for place in involved}
         if any(cell.query_ids != queries for cell in involved.values()):
@@ -220,28 +216,15 @@ def compare_cells(
         for a, b in pairs:
             both = involved[a], involved[b], correlated[a], correlated[b]
             comparisons[a, b] = _compare(*both, bootstrap)
-    rows: list[dict[str, Any]] = [
-        {
-            RUN: cells[a].run,
-            ANNOTATOR: cells[a].annotator,
-            tables.RUN_B: cells[b].run,
-            tables.ANNOTATOR_B: cells[b].annotator,
-            MEASURE: cells[a].measure,
-            tables.MEASURE_B: cells[b].measure,
-            K: cells[a].k,
-        }
-        | comparisons[a, b]
-        for a, b in pairs_compared
-    ]
+    rows = [comparisons[pair] for pair in pairs_compared]
     families: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:  # the others of a family answer the same question
         rivals = "of the first" if row[ANNOTATOR] == cells[0].annotator else "among themselves"
         families["runs" if row[RUN] != row[tables.RUN_B] else rivals].append(row)
     for name, family in product((TAU, RHO), families.values()):
-        for row, corrected in zip(
-            family, holm([row[tables.p_of(name)] for row in family]), strict=True
-        ):
-            row[tables.p_holm_of(name)] = corrected
+        corrected = holm([row[tables.p_of(name)] for row in family])
+        for row, p in zip(family, corrected, strict=True):
+            row[tables.p_holm_of(name)] = p
     return pl.DataFrame(rows, schema=tables.COMPARISONS)
 
 
@@ -250,24 +233,11 @@ def _are_compared(first: Cell, second: Cell, comparable: Comparable) -> bool:
     # Neither the same cell twice nor two differences at once.
     if same_run == (first.annotator == second.annotator) or first.k != second.k:
         return False
-    return first.measure == second.measure or (
-        same_run and comparable(first.measure, second.measure)
-    )
+    return (comparable if same_run else eq)(first.measure, second.measure)
 
 
-def _by_shared_queries(
-    cells: Sequence[Cell], pairs: Sequence[tuple[int, int]]
-) -> dict[tuple[str, ...], list[tuple[int, int]]]:
-    """The pairs by the queries that both cells have, for joint resampling."""
-    # Few distinct sets of queries, in many cells: intersect every two sets once.
-    shared: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
-    groups: dict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
-    for a, b in pairs:
-        key = (cells[a].query_ids, cells[b].query_ids)
-        if key not in shared:
-            shared[key] = key[0] if key[0] == key[1] else tuple(sorted(set(key[0]) & set(key[1])))
-        groups[shared[key]].append((a, b))
-    return groups
+def _shared(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    return first if first == second else tuple(sorted({*first} & {*second}))
 
 
 def _compare(
@@ -278,26 +248,37 @@ def _compare(
         for cell in (cell_a, cell_b)
         if (reason := correlation.undefined(cell.x, cell.y))
     ]
-    row: dict[str, Any] = {tables.N: len(cell_a.x), METHOD: "", NOTE: "; ".join(reasons)}
-    tests = {TAU: DifferenceTest(math.nan), RHO: DifferenceTest(math.nan)}
+    row: dict[str, Any] = {
+        RUN: cell_a.run,
+        ANNOTATOR: cell_a.annotator,
+        tables.RUN_B: cell_b.run,
+        tables.ANNOTATOR_B: cell_b.annotator,
+        MEASURE: cell_a.measure,
+        tables.MEASURE_B: cell_b.measure,
+        K: cell_a.k,
+        tables.N: len(cell_a.x),
+        METHOD: "",
+        NOTE: "; ".join(reasons),
+    }
+    tests: Sequence[DifferenceTest] = _NO_TESTS
     if not reasons and bootstrap.resamples:
         scores = [(cell.x, cell.y) for cell in (cell_a, cell_b)]
         clusters = cell_a.clusters
         if clusters is not None or difference_tests.enough_for_jackknife(scores):
-            row[METHOD], row[NOTE], tests = _studentized(first, second, scores, clusters, bootstrap)
+            results = _studentized(first, second, scores, clusters, bootstrap)
         elif reason := difference_tests.untestable(scores):
-            row[NOTE] = reason
+            results = _NO_TESTS, "", reason
         else:
             permuted = difference_tests.permutation_test(
-                *(Pair(prepare(x), prepare(y)) for x, y in scores),
+                *((prepare(x), prepare(y)) for x, y in scores),
                 permutations=difference_tests.permutations_for(scores, bootstrap.resamples),
                 confidence=bootstrap.confidence,
                 seed=bootstrap.seed,
                 threads=bootstrap.threads,
             )
-            found, row[METHOD], row[NOTE] = with_intervals(scores, permuted, bootstrap)
-            tests = dict(zip(tests, found, strict=True))
-    for name, test in tests.items():
+            results = with_intervals(scores, permuted, bootstrap)
+        tests, row[METHOD], row[NOTE] = results
+    for name, test in zip((TAU, RHO), tests, strict=True):
         row[tables.difference_of(name)] = value = _difference(name, first, second)
         low, high = around(value, test.low, test.high)
         row |= {tables.low_of(name): low, tables.high_of(name): high, tables.p_of(name): test.p}
@@ -310,54 +291,48 @@ def _studentized(
     scores: Sequence[tuple[Floats, Floats]],
     clusters: Ints | None,
     bootstrap: Bootstrap,
-) -> tuple[str, str, dict[str, DifferenceTest]]:
-    """Method, note and tests of a difference by the jackknife over queries or clusters."""
-    reason = correlation.incomparable(scores, clusters) if clusters is not None else ""
-    tests = {TAU: DifferenceTest(math.nan), RHO: DifferenceTest(math.nan)}
+) -> TestResults:
+    """By the jackknife over queries or clusters."""
+    if clusters is not None and (reason := correlation.incomparable(scores, clusters)):
+        return _NO_TESTS, "", reason
     assert first.without is not None
     assert second.without is not None
-    without = dict(zip(tests, first.without - second.without, strict=True))
-    for name in () if reason else tests:
-        tests[name] = correlation.from_jackknife(
-            _difference(name, first, second),
-            without[name],
-            [one for pair in scores for one in pair],
-            clusters,
-            confidence=bootstrap.confidence,
-            scale=2,
+    sides, level = [side for pair in scores for side in pair], bootstrap.confidence
+    tests = [
+        correlation.from_jackknife(
+            _difference(name, first, second), without, sides, clusters, confidence=level, scale=2
         )
-    if not reason and any(math.isnan(test.p) for test in tests.values()):
+        for name, without in zip((TAU, RHO), first.without - second.without, strict=True)
+    ]
+    if any(math.isnan(test.p) for test in tests):
         reason = "no interval: the difference does not vary, or is undefined, without some query or cluster"
-    return (STUDENTIZED if not reason else ""), reason, tests
+        return tests, "", reason
+    return tests, STUDENTIZED, ""
 
 
 def with_intervals(
-    scores: list[tuple[Floats, Floats]], found: Sequence[DifferenceTest], bootstrap: Bootstrap
-) -> tuple[Sequence[DifferenceTest], str, str]:
+    scores: list[tuple[Floats, Floats]], permuted: Sequence[DifferenceTest], bootstrap: Bootstrap
+) -> TestResults:
     """Tests by permutation, with inverted intervals if their own do not hold.
 
     An inverted interval holds 0 at least if p is above 1 - confidence.
 
     Args:
         scores: measure and outcome of both correlations, all of shape (n,).
-        found: permutation tests of tau and of rho.
-
-    Returns:
-        The tests, the source of their intervals, and the reason for missing intervals.
+        permuted: permutation tests of tau and of rho.
     """
-    if not (reason := difference_tests.without_interval(scores, found)):
-        return found, PERMUTATION, ""
-    first, second = scores
+    if not (reason := difference_tests.without_interval(scores, permuted)):
+        return permuted, "permutation", ""
     level, draws = bootstrap.confidence, bootstrap.resamples
-    bounds = inverted_difference(first, second, confidence=level, draws=draws, seed=bootstrap.seed)
+    bounds = inverted_difference(*scores, confidence=level, draws=draws, seed=bootstrap.seed)
     if bounds is None:
-        return [DifferenceTest(test.p) for test in found], PERMUTATION, reason
+        return [DifferenceTest(test.p) for test in permuted], "permutation", reason
     tests = []
-    for test, (low, high) in zip(found, bounds, strict=True):
-        if test.p > 1 - bootstrap.confidence:
+    for test, (low, high) in zip(permuted, bounds, strict=True):
+        if test.p > 1 - level:
             low, high = min(low, 0.0), max(high, 0.0)
         tests.append(DifferenceTest(test.p, low, high))
-    return tests, INVERTED, ""
+    return tests, "inverted", ""
 
 
 def _difference(name: str, first: CorrelatedCell, second: CorrelatedCell) -> float:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy as sp
 
 from engine.messages.checked import CheckedSettings, Natural, Positive, Range
@@ -28,27 +27,26 @@ from engine.statistics.resampling import Replicates
 _NO_SPREAD = 1e-12
 
 
-def clusters_with_rarer(one: Side, clusters: Ints) -> Mask:
-    """Shape (clusters,), whether some query of a cluster has a rarer value."""
-    return np.bincount(clusters, one.rarer) > 0
+def _rarer(score: Side, clusters: Ints | None) -> Mask:
+    """(n,) queries, or (clusters,) clusters, with a rarer value."""
+    return score.rarer if clusters is None else np.bincount(clusters, score.rarer) > 0
 
 
-def method_by_cluster(x: Side, y: Side, clusters: Ints) -> tuple[Method | None, str]:
-    """``method_for`` for queries in clusters.
+def method_of(x: Side, y: Side, clusters: Ints | None) -> tuple[Method | None, str]:
+    """``method_for``, also for queries in clusters (n,), numbered from 0 without gaps.
 
     - ``inverted``: if the choice without clusters, or if fewer than ten clusters have a rarer
       value of some side, and the table is small enough.
     - ``studentized``: fewer than 50 clusters have a rarer value of some side.
     - ``percentile`` (of resampled clusters), elsewhere.
-
-    Args:
-        clusters: (n,) per query, numbered from 0 without gaps.
     """
+    method, note = method_for(x, y)
+    if clusters is None:
+        return method, note
     count = int(clusters.max()) + 1
     if count < methods.LEAST_QUERIES:
         return None, f"no interval: {count} clusters are too few"
-    method, note = method_for(x, y)
-    fewest = min(int(clusters_with_rarer(one, clusters).sum()) for one in (x, y))
+    fewest = min(int(_rarer(score, clusters).sum()) for score in (x, y))
     if method is None or method == "inverted":
         return method, note
     if fewest < methods.FEW_RARER and x.values * y.values <= methods.MOST_CELLS:
@@ -109,30 +107,25 @@ def from_jackknife(
 ) -> DifferenceTest:
     """The studentized interval of a correlation, or of a difference, and the test that it inverts.
 
+    NaN if a side is constant without some query or cluster, or the estimate is the same without any; for a difference
+    of 0 throughout, p is 1 and both bounds are 0.
+
     Args:
         without: (clusters,) the estimate without each cluster, or (n,) without each query if ``clusters`` is None.
         sides: the scores in the estimate, all of shape (n,).
         scale: largest distance from 0: 1 for a correlation, 2 for a difference.
-
-    Returns:
-        NaN if a side is constant without some query or cluster, or the estimate is the same without any; for a
-        difference of 0 throughout, p is 1 and both bounds are 0.
     """
     if not np.isfinite(without).all() or float(np.ptp(without)) < _NO_SPREAD:
         same = scale == 2 and float(np.abs(without).max()) < _NO_SPREAD
         return DifferenceTest(1.0, 0.0, 0.0) if same else DifferenceTest(math.nan)
-    found = map(side, sides)
-    masks = (one.rarer if clusters is None else clusters_with_rarer(one, clusters) for one in found)
-    sparser = min(masks, key=np.count_nonzero)
+    sparser = min((_rarer(side(score), clusters) for score in sides), key=np.count_nonzero)
     low, high, p = studentized(estimate / scale, without / scale, sparser, confidence=confidence)
     return DifferenceTest(p, scale * low, scale * high)
 
 
 def incomparable(pairs: Sequence[tuple[Floats, Floats]], clusters: Ints) -> str:
     """Why correlations of queries in clusters cannot be compared; empty if they can."""
-    fewest = min(
-        int(clusters_with_rarer(side(one), clusters).sum()) for pair in pairs for one in pair
-    )
+    fewest = min(int(_rarer(side(score), clusters).sum()) for pair in pairs for score in pair)
     count = int(clusters.max()) + 1
     if count < methods.LEAST_QUERIES:
         return f"no p-value and no interval: {count} clusters are too few"
@@ -197,7 +190,7 @@ class Bootstrap(CheckedSettings):
             raise InputError(f"`lists` is {self.lists:g}", remedy, "settings.lists")
         others = {"until": self.until, "cluster": self.cluster, "resamples": not self.resamples}
         others["width"] = bool(self.lists and self.width)
-        if self.samples and (other := next((n for n, given in others.items() if given), "")):
+        if self.samples and (other := next((name for name in others if others[name]), "")):
             name = "lists" if self.lists else "width"
             problem = f"`{name}` with `{other}`, which it cannot have"
             raise InputError(problem, "leave one out", "settings.conflict")
@@ -213,7 +206,7 @@ class Bootstrap(CheckedSettings):
         return replace(self, resamples=0, until=None) if self.until else self
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Correlation:
     """A correlation with its interval.
 
@@ -251,36 +244,28 @@ def describe(
     method, note = method_of(side(x), side(y), clusters)
     if method is None:
         return replace(plain, note=note)
-    assert result.without is not None
-    without = result.without[pair]
+    level = bootstrap.confidence
     bounds: Sequence[tuple[float, float]]
     if method == "inverted":
-        size, level, draws = None, bootstrap.confidence, bootstrap.resamples
+        size, draws = None, bootstrap.resamples
         if clusters is not None:
             size = independent_queries(x, y, clusters, confidence=level)
         bounds = inverted(x, y, confidence=level, draws=draws, seed=bootstrap.seed, size=size)
     elif method == "studentized":
+        assert result.without is not None
         tests = (
-            from_jackknife(value, left, (x, y), clusters, confidence=bootstrap.confidence)
-            for value, left in zip(values, without, strict=True)
+            from_jackknife(value, without, (x, y), clusters, confidence=level)
+            for value, without in zip(values, result.without[pair], strict=True)
         )
         bounds = [(test.low, test.high) for test in tests]
     else:
-        replicates = result.taus[pair], result.rhos[pair]
-        made = [interval(resampled, bootstrap.confidence) for resampled in replicates]
         # tau and rho are undefined on the same resamples, so one note serves both.
-        bounds, note = (made[0][:2], made[1][:2]), made[0][2]
+        *tau_bounds, note = interval(result.taus[pair], level)
+        bounds = tau_bounds, interval(result.rhos[pair], level)[:2]
     if math.isnan(bounds[0][0]):
         method, note = None, note or f"no interval: the correlation is {values[0]:g}"
-    (tau_low, tau_high), (rho_low, rho_high) = (
-        around(value, low, high) for value, (low, high) in zip(values, bounds, strict=True)
-    )
-    found = replace(plain, method=method or "", note=note)
-    return replace(found, tau_low=tau_low, tau_high=tau_high, rho_low=rho_low, rho_high=rho_high)
-
-
-def method_of(x: Side, y: Side, clusters: Ints | None) -> tuple[Method | None, str]:
-    return method_for(x, y) if clusters is None else method_by_cluster(x, y, clusters)
+    tau, rho = (around(value, *ends) for value, ends in zip(values, bounds, strict=True))
+    return Correlation(n, values[0], *tau, values[1], *rho, method or "", note)
 
 
 def undefined(x: Floats, y: Floats) -> str:
@@ -316,15 +301,11 @@ class Margins:
 
 
 def margins(x: Floats, y: Floats, tau: float) -> Margins:
-    """The limits set by the values of a measure (x) and of the end-to-end score (y).
+    """The limits set by the values of a measure (x) and of the end-to-end score (y), both of shape (n,) and finite.
 
     tau-b is greatest if both are sorted the same way, and least if one is reversed: then exchanging the scores of two
     queries never adds to its numerator, and leaves its denominator alone. With ties in other places on both sides the
     maximum is less than 1: few right answers and few misses cannot agree, however good the measure is.
-
-    Args:
-        x, y: shape (n,), finite.
-        tau: tau-b of the two; NaN where it is undefined.
     """
     auc = _auc(x, y)
     if math.isnan(tau):
@@ -342,7 +323,7 @@ def _auc(x: Floats, y: Floats) -> float:
     if not right.any() or not wrong.any() or not (right | wrong).all():
         return math.nan
     values, place = np.unique(x, return_inverse=True)
-    rights, wrongs = (np.bincount(place[side], minlength=len(values)) for side in (right, wrong))
+    rights, wrongs = (np.bincount(place[kind], minlength=len(values)) for kind in (right, wrong))
     lower = np.cumsum(wrongs) - wrongs
     twice_ordered = int((rights * (2 * lower + wrongs)).sum())
     return twice_ordered / (2 * int(right.sum()) * int(wrong.sum()))
@@ -359,6 +340,6 @@ def _farthest(x: Floats, y: Floats) -> float:
     return (pairs - x_tied - y_tied + both) / math.sqrt((pairs - x_tied) * (pairs - y_tied))
 
 
-def _pairs(sizes: npt.NDArray[np.int64]) -> int:
-    """The number of pairs within groups of given sizes."""
-    return int((sizes.astype(np.int64) * (sizes.astype(np.int64) - 1) // 2).sum())
+def _pairs(sizes: Ints) -> int:
+    """The number of pairs within groups of these sizes."""
+    return int((sizes * (sizes - 1) // 2).sum())

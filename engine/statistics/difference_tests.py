@@ -20,13 +20,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy as sp
 
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.methods import side, standard_error
-from engine.statistics.resampling import for_each_block_of_orders
+from engine.statistics.resampling import Draws, for_each_block_of_orders
 
 # Differences and standard errors below these are rounding errors of 0. Both are of the order of 1 / n.
 _NO_DIFFERENCE = 1e-12
@@ -54,28 +55,17 @@ _LEAST_PERMUTATIONS = 999
 _MOST_WORK = 4e6
 
 
-@dataclass(frozen=True)
-class Side:
-    """One score of n queries, prepared for permutations.
+class Side(NamedTuple):
+    """One score of n queries, prepared for permutations."""
 
-    Attributes:
-        codes: (n,) rank of every query's value among the v distinct values.
-        order: (n,) queries by value.
-        ends: (v,) the last place of each value in ``order``.
-        ranks: (n,) queries below less queries above.
-        free: pairs of queries that are not tied.
-        spread: sum of the squares of ``ranks``.
-        of_free, of_spread: (n,) relative change of ``free`` and of ``spread`` with a query's weight.
-    """
-
-    codes: Ints
-    order: Ints
-    ends: Ints
-    ranks: Floats
-    free: float
-    spread: float
-    of_free: Floats
-    of_spread: Floats
+    codes: Ints  # (n,) rank of every query's value among the v distinct values
+    order: Ints  # (n,) queries by value
+    ends: Ints  # (v,) the last place of each value in ``order``
+    ranks: Floats  # (n,) queries below less queries above
+    free: float  # pairs of queries that are not tied
+    spread: float  # sum of the squares of ``ranks``
+    free_slope: Floats  # (n,) relative change of ``free`` with a query's weight
+    spread_slope: Floats
 
     @property
     def values(self) -> int:
@@ -83,7 +73,7 @@ class Side:
 
 
 def prepare(score: Floats) -> Side:
-    """Prepare one score, shape (n,), not constant."""
+    """Prepare a score, shape (n,), not constant."""
     codes = np.unique(score, return_inverse=True)[1].reshape(-1)
     counts = np.bincount(codes)
     n, upto = len(codes), np.cumsum(counts)
@@ -100,17 +90,13 @@ def prepare(score: Floats) -> Side:
         ranks=by_value[codes],
         free=free,
         spread=spread,
-        of_free=((n - counts) / free)[codes],
-        of_spread=((by_value**2 + 2 * moved) / spread)[codes],
+        free_slope=((n - counts) / free)[codes],
+        spread_slope=((by_value**2 + 2 * moved) / spread)[codes],
     )
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A measure (x) and an outcome (y) of the same n queries, neither constant."""
-
-    x: Side
-    y: Side
+# A measure and an outcome of the same n queries.
+Pair = tuple[Side, Side]
 
 
 def influences(pair: Pair, orders: Ints) -> tuple[Floats, Floats]:
@@ -124,31 +110,28 @@ def influences(pair: Pair, orders: Ints) -> tuple[Floats, Floats]:
     Returns:
         tau and rho (2, B); influences (2, B, n).
     """
-    x, y = pair.x, pair.y
+    x, y = pair
     n = orders.shape[1]
     net = _net_concordance(x, y, orders)
     score = net.sum(axis=1, keepdims=True) / 2  # it counts every two queries twice
     if min(x.values, y.values) == 2:
         # The greater of two values ranks at the number of queries with the smaller, and the reverse.
-        shared, of_shared = n * score, n * net + score
+        shared, shared_net = n * score, n * net + score
     else:
         permuted = y.ranks[orders]
         product = x.ranks * permuted
         shared = product.sum(axis=1, keepdims=True)
         back = np.argsort(orders, axis=1)
         across = np.take_along_axis(_against(y, x.ranks[back]), orders, axis=1)
-        of_shared = product - _against(x, permuted) - across
+        shared_net = product - _against(x, permuted) - across
     values, influence = np.empty((2, len(orders))), np.empty((2, *orders.shape))
-    for place, (whole, own, root, of_x, of_y) in enumerate(
-        (
-            (score, net, math.sqrt(x.free * y.free), x.of_free, y.of_free),
-            (shared, of_shared, math.sqrt(x.spread * y.spread), x.of_spread, y.of_spread),
-        )
-    ):
+    tau = score, net, math.sqrt(x.free * y.free), x.free_slope, y.free_slope
+    rho = shared, shared_net, math.sqrt(x.spread * y.spread), x.spread_slope, y.spread_slope
+    for place, (whole, own, root, x_slope, y_slope) in enumerate((tau, rho)):
         value = whole / root
         values[place] = value[:, 0]
-        change = np.take(of_y, orders)
-        change += of_x
+        change = np.take(y_slope, orders)
+        change += x_slope
         change *= value / 2
         np.divide(own, root, out=influence[place])
         influence[place] -= change
@@ -163,7 +146,7 @@ def _net_concordance(x: Side, y: Side, orders: Ints) -> Floats:
 
 
 def _net_by_value(fixed: Side, dealt: Side, orders: Ints) -> Floats:
-    """The same, one value of the permuted side at a time: the side with fewer values."""
+    """The same, one value at a time of the permuted side, which has fewer."""
     codes = dealt.codes[orders]
     if dealt.values == 2:
         greater = codes.astype(np.float64)
@@ -212,10 +195,9 @@ def quotients(differences: Floats, errors: Floats) -> Floats:
 class DifferenceTest:
     """Result of the permutation test of a difference of two correlations.
 
-    Attributes:
-        p: two-sided, of the hypothesis that both are equal; in (0, 1].
-        low, high: the interval; 0 is outside just if p is at most 1 - confidence. NaN if the standard error is 0 on the
-            sample or on more than a share of 1 - confidence of the permutations.
+    ``p`` is two-sided, of the hypothesis that both are equal; in (0, 1]. 0 is outside the interval just if p is at most
+    1 - confidence. Bounds are NaN if the standard error is 0 on the sample, or on more than a share of 1 - confidence
+    of the permutations.
     """
 
     p: float
@@ -267,10 +249,8 @@ def enough_for_jackknife(pairs: Sequence[tuple[Floats, Floats]]) -> bool:
     """Whether studentized intervals and p-values hold for the difference of the pairs' correlations.
 
     They do with 50 or more queries in the rarest combination of values, if the sides were independent: the queries
-    without the measure's most frequent value, times the queries without the outcome's, by all queries.
-
-    Args:
-        pairs: measure and outcome per correlation, all of shape (n,).
+    without the measure's most frequent value, times the queries without the outcome's, by all queries. ``pairs`` holds
+    measure and outcome per correlation, all of shape (n,).
     """
     return all(side(x).amount * side(y).amount >= _LEAST_EXPECTED * len(x) for x, y in pairs)
 
@@ -319,7 +299,7 @@ def permutations_for(pairs: Sequence[tuple[Floats, Floats]], resamples: int) -> 
 
 
 def _work(pairs: Sequence[tuple[Floats, Floats]]) -> float:
-    fewer = ((len(x), min(len(np.unique(x)), len(np.unique(y)))) for x, y in pairs)
+    fewer = ((len(x), min(side(x).values, side(y).values)) for x, y in pairs)
     return float(sum(n * (_STEPS + (values if values > 2 else 0)) for n, values in fewer))
 
 
@@ -336,18 +316,18 @@ def permutation_test(
 
     The outcomes of ``first`` and of ``second`` (shared, or of two runs) are permuted together, in one or more orders.
     """
-    n = len(first.x.codes)
+    n = len(first[0].codes)
     permuted = np.empty((2, permutations))
 
     def deal(start: int, orders: Ints) -> None:
         permuted[:, start : start + len(orders)] = quotients(*studentized(first, second, orders))
 
-    for_each_block_of_orders(n, deal, resamples=permutations, seed=seed, threads=threads)
-    (values, influence), (others, of_others) = (
-        influences(pair, np.arange(len(pair.x.codes))[None, :]) for pair in (first, second)
+    for_each_block_of_orders(n, deal, Draws(permutations, seed, threads))
+    (values, influence), (others, other_influence) = (
+        influences(pair, np.arange(n)[None, :]) for pair in (first, second)
     )
-    differences, influence = (values - others)[:, 0], (influence - of_others)[:, 0]
-    rarer = min((side(pair.y.ranks).rarer for pair in (first, second)), key=np.count_nonzero)
+    differences, influence = (values - others)[:, 0], (influence - other_influence)[:, 0]
+    rarer = min((side(y.ranks).rarer for _, y in (first, second)), key=np.count_nonzero)
     few = np.count_nonzero(rarer) < _FEW_OF_AN_OUTCOME
     tau, rho = (
         difference_test(

@@ -28,9 +28,9 @@ import numpy as np
 import scipy as sp
 
 from engine.statistics.arrays import Floats, Ints, Signs
-from engine.statistics.bounded import WeightedRows, lower_bound, lower_tail, weighed
+from engine.statistics.bounded import WeightedRows, by_cluster, lower_bound, lower_tail, weighed
 from engine.statistics.correlation import DECIMALS, Bootstrap
-from engine.statistics.resampling import for_each_block_of_signs, weighted_sums
+from engine.statistics.resampling import Draws, for_each_block_of_signs, weighted_sums
 from engine.statistics.until import decided, queries_needed
 
 # Tolerance for differences that exceed their range by rounding.
@@ -84,13 +84,13 @@ def paired_intervals(
         reach = sp.special.stdtrit(freedom, 1 - tail) * error
         bounds = np.array([middle - reach, middle + reach])
         tails = sp.special.stdtr(freedom, -np.abs(middle) / error)
-        p = np.array([_adjusted(float(one), 1) for one in tails])
+        p = np.array([_adjusted(float(half), 1) for half in tails])
     else:
         sides = list(_sides(scaled, clusters))
         bounds = np.array(
             [(lower_bound(more, tail), -lower_bound(less, tail)) for more, less in sides]
         ).T
-        p = np.array([_p_value(one, 0.0, comparisons) for one in sides])
+        p = np.array([_p_value(side, 0.0, comparisons) for side in sides])
     value = paired.mean(axis=1)
     low, high = bounds * largest
     low, high = np.clip(low, -largest, value), np.clip(high, value, largest)
@@ -100,29 +100,25 @@ def paired_intervals(
 def p_values(paired: Floats, largest: float, means: Floats, *, comparisons: int) -> Floats:
     """(p,) 1 less the confidence at which every pair's interval just reaches a mean (p,); queries are independent."""
     sides = zip(_sides(paired / largest, None), (means / largest).tolist(), strict=True)
-    return np.array([_p_value(one, mean, comparisons) for one, mean in sides])
+    return np.array([_p_value(side, mean, comparisons) for side, mean in sides])
 
 
 def _one_for_each(paired: Floats, clusters: Ints) -> Iterator[tuple[float, float, int]]:
     """Bonett & Price's means and standard errors of pairs, by residuals of clusters, and degrees of freedom."""
-    size_of = np.bincount(clusters).astype(np.float64)
-    size = float(size_of.max())
-    sizes = np.append(size_of, [size, size])
-    total = float(sizes.sum())
     for differences in _checked(paired):
-        sums = np.append(np.bincount(clusters, differences), [size, -size])
+        sums, sizes = by_cluster(differences, clusters)
+        freedom, size = len(sizes) - 1, sizes.max()
+        sums, sizes = np.append(sums, [size, -size]), np.append(sizes, [size, size])
+        total = float(sizes.sum())
         mean = float(sums.sum()) / total
-        yield mean, math.sqrt(float(((sums - mean * sizes) ** 2).sum())) / total, len(size_of) - 1
+        yield mean, math.sqrt(float(((sums - mean * sizes) ** 2).sum())) / total, freedom
 
 
 def _sides(paired: Floats, clusters: Ints | None) -> Iterator[tuple[WeightedRows, WeightedRows]]:
     """The differences of pairs from either run's side, with one more that favours the other as far as possible."""
-    sizes = np.ones(paired.shape[1])
-    if clusters is not None:
-        sizes = np.bincount(clusters).astype(np.float64)
-    size = float(sizes.max())
     for differences in _checked(paired):
-        sums = differences if clusters is None else np.bincount(clusters, differences)
+        sums, sizes = by_cluster(differences, clusters)
+        size = sizes.max()
         more, less = (
             weighed(np.append(sign * sums, -size), np.append(sizes, size)) for sign in (1, -1)
         )
@@ -130,14 +126,12 @@ def _sides(paired: Floats, clusters: Ints | None) -> Iterator[tuple[WeightedRows
 
 
 def _checked(paired: Floats) -> Floats:
-    """Refuse differences above 1, in units of the largest possible one."""
     if np.abs(paired).max(initial=0) > 1 + _ROUNDING:
         raise ValueError("a difference exceeds the largest that is possible")
     return paired
 
 
 def _p_value(sides: tuple[WeightedRows, WeightedRows], value: float, comparisons: int) -> float:
-    """The p-value of the hypothesis that the mean is ``value``, adjusted for the number of comparisons."""
     more, less = sides
     return _adjusted(min(lower_tail(more, value), lower_tail(less, -value)), comparisons)
 
@@ -158,8 +152,7 @@ def mean_differences(
     Args:
         scores: shape (s, n), s >= 2; the same queries in every row, in reading order if the plan is to read ``until`` a
             verdict: intervals are then those of ``until.decided``, on the queries that neither run lacks (NaN).
-        largest, clusters: as in ``leads.paired_intervals``.
-        most: as in ``until.decided``.
+        largest, clusters, most: as in ``paired_intervals`` and ``until.decided``.
 
     Returns:
         For the p = s (s - 1) / 2 pairs of runs in the order of ``numpy.triu_indices``: first run's mean less the
@@ -172,18 +165,16 @@ def mean_differences(
         means = np.asarray(np.nanmean(paired, axis=1), dtype=np.float64)
         nothing = np.full(len(paired), math.nan)
         return Differences(np.round(means, DECIMALS), nothing, nothing, nothing)
+    level = bootstrap.confidence
     if bootstrap.until:
-        level = bootstrap.confidence
-        found_by = decided(paired, confidence=level, largest=largest, clusters=clusters, most=most)
-        columns = [[one.value, one.low, one.high, one.p] for one in found_by]
-        value, low, high, p = np.round(np.array(columns).T, DECIMALS) + 0.0
-        return Differences(value, low, high, p)
-    found = paired_intervals(
-        paired, largest, confidence=bootstrap.confidence, comparisons=len(paired), clusters=clusters
+        leads = decided(paired, confidence=level, largest=largest, clusters=clusters, most=most)
+        columns = [[lead.value, lead.low, lead.high, lead.p] for lead in leads]
+        return Differences(*(np.round(np.array(columns).T, DECIMALS) + 0.0))
+    *figures, p = paired_intervals(
+        paired, largest, confidence=level, comparisons=len(paired), clusters=clusters
     )
     # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
-    value, low, high = (np.round(column, DECIMALS) + 0.0 for column in found[:3])
-    return Differences(value, low, high, found.p)
+    return Differences(*(np.round(figures, DECIMALS) + 0.0), p)
 
 
 def chances_above(scores: Floats, bootstrap: Bootstrap, clusters: Ints | None = None) -> Floats:
@@ -192,15 +183,9 @@ def chances_above(scores: Floats, bootstrap: Bootstrap, clusters: Ints | None = 
     Signs of the differences are redrawn (jointly within a cluster). The share of redrawn means above the observed one
     counts equal ones half, so that the p-value of the opposite hypothesis is 1 less this one.
 
-    Args:
-        scores: as in ``mean_differences``.
-
-    Returns:
-        (p,), that the first run is not better than the second, in (0, 1); NaN as there.
+    Takes ``scores`` as ``mean_differences`` does; returns (p,), that the first run is not better, in (0, 1), NaN as there.
     """
-    paired = _paired(scores)
-    if clusters is not None:
-        paired = np.stack([np.bincount(clusters, differences) for differences in paired])
+    paired = np.stack([by_cluster(differences, clusters)[0] for differences in _paired(scores)])
     units = paired.shape[1]
     if units < 2 or not bootstrap.resamples:
         return np.full(len(paired), math.nan)
@@ -211,9 +196,8 @@ def chances_above(scores: Floats, bootstrap: Bootstrap, clusters: Ints | None = 
         redrawn = np.round(weighted_sums(signs, paired), DECIMALS)
         above[start : start + len(signs)] = (1 + np.sign(redrawn - value)) / 2
 
-    for_each_block_of_signs(
-        units, flip, resamples=bootstrap.resamples, seed=bootstrap.seed, threads=bootstrap.threads
-    )
+    draws = Draws(bootstrap.resamples, bootstrap.seed, bootstrap.threads)
+    for_each_block_of_signs(units, flip, draws)
     # The observed difference is one of the draws, and equal to itself.
     return np.asarray((0.5 + above.sum(axis=0)) / (1 + bootstrap.resamples))
 
@@ -221,16 +205,10 @@ def chances_above(scores: Floats, bootstrap: Bootstrap, clusters: Ints | None = 
 def soft_pairwise_accuracy(by_measure: Floats, by_outcome: Floats) -> float:
     """Whether a measure is as certain of every pair of runs as the end-to-end score is.
 
-    SPA, the mean over the pairs of ``1 - |p_outcome - p_measure|`` (Thompson, Mathur, Deutsch & Khayrallah, WMT 2024,
-    "Improving Statistical Significance in Human Evaluation of Automatic Metrics via Soft Pairwise Accuracy"). A pair
-    that both find certain counts 1 if they name the same run and 0 if they do not; one that both find undecided counts
-    nearly 1, whichever run is ahead.
-
-    Args:
-        by_measure, by_outcome: (p,) one-sided p-values of the pairs of runs in one order (``chances_above``).
-
-    Returns:
-        In [0, 1]; NaN where p-values are.
+    SPA, the mean over the pairs of ``1 - |p_outcome - p_measure|``, from (p,) one-sided p-values (``chances_above``), in
+    [0, 1] (Thompson, Mathur, Deutsch & Khayrallah, WMT 2024, "Improving Statistical Significance in Human Evaluation of
+    Automatic Metrics via Soft Pairwise Accuracy"). A pair that both find certain counts 1 if they name the same run and
+    0 if they do not; one that both find undecided counts nearly 1, whichever run is ahead.
     """
     return float((1 - np.abs(by_outcome - by_measure)).mean())
 
@@ -278,26 +256,21 @@ def non_inferiority(
     paired = np.round(differences, DECIMALS)
     low, high, two_sided = -1.0, 1.0, 1 - 2 * LEVEL
     if len(paired) > 1 and (clusters is None or clusters.max() > 0):
-        one, several = (
+        single, several = (
             paired_intervals(
                 paired[None], 1.0, confidence=two_sided, comparisons=m, clusters=clusters
             )
             for m in (1, family)
         )
-        low, high = float(one.low[0]), float(several.high[0])
+        low, high = float(single.low[0]), float(several.high[0])
     decision: Decision = (
         "not worse" if low > -margin else "worse" if high < -margin else "undecided"
     )
     difference, needed = float(paired.mean()), None
     if decision == "undecided":
-        comparisons = 1 if difference > -margin else family
+        m = 1 if difference > -margin else family
         needed = queries_needed(
-            paired,
-            1.0,
-            confidence=two_sided,
-            comparisons=comparisons,
-            clusters=clusters,
-            of_mean=-margin,
+            paired, 1.0, confidence=two_sided, comparisons=m, clusters=clusters, excluded=-margin
         )
     needed = needed and max(needed, len(paired) + 1)
     return NonInferiority(decision, difference + 0.0, low + 0.0, high + 0.0, len(paired), needed)

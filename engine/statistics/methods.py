@@ -16,10 +16,9 @@ measures and the outcome, or the outcomes, together.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import sub
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,8 +57,7 @@ _HELD = 2**17
 _DECIMALS = 10
 
 
-@dataclass(frozen=True)
-class _Sample:
+class _Sample(NamedTuple):
     """A table of n queries: its cells' shares, all positive, and (2,) the statistic ``parts`` for tau and rho."""
 
     shares: Floats
@@ -115,9 +113,9 @@ def inverted_difference(
 
 def table_of(*sides: Floats) -> npt.NDArray[np.int64]:
     """Number of queries per combination of values: a dimension a side, its values ascending."""
-    found = [np.unique(side, return_inverse=True) for side in sides]
-    shape = tuple(len(values) for values, _ in found)
-    cells = np.ravel_multi_index(tuple(codes.reshape(-1) for _, codes in found), shape)
+    values, codes = zip(*(np.unique(side, return_inverse=True) for side in sides), strict=True)
+    shape = tuple(map(len, values))
+    cells = np.ravel_multi_index(tuple(code.reshape(-1) for code in codes), shape)
     return np.bincount(cells, minlength=math.prod(shape)).reshape(shape)
 
 
@@ -154,32 +152,32 @@ def _bounds(
     sample: _Sample, level: float, side: int, draws: int, rng: np.random.Generator
 ) -> list[float]:
     """The lower (side -1) or upper (1) bounds of tau and rho."""
-    shares, parts, n = sample.shares, sample.parts, sample.n
+    shares, parts, _, n = sample
     most = len(parts)
     bounds = [float(side * most)] * 2
-    found = [False, False]
+    crossed = [False, False]
     table = shares
     before: tuple[Floats, Floats] | None = None
     for _ in range(_MOST_STEPS):
-        true = reduce(np.subtract, [_of_shares(table.sum(axis=axes)) for axes in parts])
+        true = reduce(np.subtract, [_shares_tau_and_rho(table.sum(axis=axes)) for axes in parts])
         quantiles = _tails(table, sample, side, draws, rng)
         for which in range(2):
-            if found[which] or quantiles[which] >= level:
+            if crossed[which] or quantiles[which] >= level:
                 continue
-            found[which] = True
+            crossed[which] = True
             bounds[which] = float(true[which])
             if before is not None:
                 weight = (before[1][which] - level) / (before[1][which] - quantiles[which])
                 bounds[which] = float(before[0][which] * (1 - weight) + true[which] * weight)
         tau, influence = _slope(table, parts)
-        if all(found) or side * tau > _EDGE * most:
+        if all(crossed) or side * tau > _EDGE * most:
             break
         before = true, quantiles
         # If all pairs agree, no query has an influence.
         error = max(float(np.sqrt((table * influence**2).sum() / n)), 1 / n)
         step = np.clip(0.6 * (quantiles.max() - level), *_STEPS) * error
-        wanted = float(np.clip(tau + side * step, -0.99 * most, 0.99 * most))
-        table = _most_likely(shares, table, wanted, parts)
+        target = float(np.clip(tau + side * step, -0.99 * most, 0.99 * most))
+        table = _most_likely(shares, table, target, parts)
     return bounds
 
 
@@ -202,24 +200,24 @@ def _tails(
     return np.asarray(sp.special.ndtri(np.clip(shares, 0.25 / draws, 1 - 0.25 / draws)))
 
 
-def _most_likely(shares: Floats, table: Floats, wanted: float, parts: Parts = _ONE) -> Floats:
-    """The most likely distribution with a specified tau, from one with a tau nearby.
+def _most_likely(shares: Floats, table: Floats, target: float, parts: Parts = _ONE) -> Floats:
+    """The most likely distribution with a target tau, from one with a tau nearby.
 
-    Maximizes sum(shares log p) subject to tau(p) = wanted, by solving the problem with tau linearized (an empirical
+    Maximizes sum(shares log p) subject to tau(p) = target, by solving the problem with tau linearized (an empirical
     likelihood: Owen 1988) and using as much of every step as brings tau nearer, until convergence.
     """
     weight = 0.7
     tau, influence = _slope(table, parts)
     for _ in range(40):
-        if abs(tau - wanted) < 1e-4 or influence.max() < 1e-9:
+        if abs(tau - target) < 1e-4 or influence.max() < 1e-9:
             break
         # Within the reach of cell weights on tau: beyond, no multiplier keeps them positive.
         room = np.clip([-0.1, 0.1], 0.9 * influence.min(), 0.9 * influence.max())
-        gap = influence - np.clip(wanted - tau, *room)
+        gap = influence - np.clip(target - tau, *room)
         nearest = shares / (1 + _multiplier(shares, gap) * gap)
         tried = (1 - weight) * table + weight * nearest / nearest.sum()
         reached, influence_there = _slope(tried, parts)
-        if abs(reached - wanted) < abs(tau - wanted):
+        if abs(reached - target) < abs(tau - target):
             table, tau, influence = tried, reached, influence_there
             weight = min(0.9, 1.5 * weight)
         else:
@@ -251,10 +249,11 @@ def _values(tables: npt.NDArray[Any], parts: Parts) -> Floats:
 
 def _slope(table: Floats, parts: Parts) -> tuple[float, Floats]:
     """tau of a table of shares, or the difference; and its derivative by every cell's share."""
-    found = [(_tau_and_influence(table.sum(axis=axes)), axes) for axes in parts]
-    taus = [tau for (tau, _), _ in found]
-    influences = [np.expand_dims(influence, axes) for (_, influence), axes in found]
-    return reduce(sub, taus), reduce(np.subtract, influences)
+    taus, influences = zip(
+        *(_tau_and_influence(table.sum(axis=axes)) for axes in parts), strict=True
+    )
+    expanded = map(np.expand_dims, influences, parts)
+    return reduce(sub, taus), reduce(np.subtract, expanded)
 
 
 def _net(table: Floats) -> Floats:
@@ -290,7 +289,7 @@ def _ranks(margin: Floats, n: Floats) -> Floats:
     return ranks
 
 
-def _of_shares(table: Floats) -> Floats:
+def _shares_tau_and_rho(table: Floats) -> Floats:
     """tau-b and rho of a single table of shares, neither side constant: shape (2,)."""
     n = table.sum()
     margins = [table.sum(axis=axis) for axis in (1, 0)]
@@ -347,23 +346,16 @@ _SEEN_IN_CORNER = 5
 _LEAST_IN_CORNER = 5
 
 
-@dataclass(frozen=True)
-class Side:
-    """One score of n queries.
+class Side(NamedTuple):
+    """One score of n queries."""
 
-    Attributes:
-        mode: its most frequent value, the smallest in a tie.
-        values: its number of distinct values.
-        rarer: shape (n,), whether a query has another value than ``mode``.
-    """
-
-    mode: float
-    values: int
-    rarer: Mask
+    mode: float  # its most frequent value, the smallest in a tie
+    values: int  # number of distinct ones
+    rarer: Mask  # (n,) whether a query has another value than ``mode``
 
     @property
     def amount(self) -> int:
-        """Number of queries with a rarer value."""
+        """The number of queries with a rarer value."""
         return int(self.rarer.sum())
 
 
@@ -392,10 +384,10 @@ def method_for(x: Side, y: Side) -> tuple[Method | None, str]:
     if (thin or few) and x.values * y.values <= MOST_CELLS:
         return "inverted", ""
     least = FEW_RARER if thin else LEAST_OF_MANY
-    for what, one in (("measure", x), ("end-to-end score", y)):
-        if one.amount < least:
+    for what, score in (("measure", x), ("end-to-end score", y)):
+        if score.amount < least:
             return None, (
-                f"no interval: the {what} is {one.mode:g} for {n - one.amount} of {n} queries, "
+                f"no interval: the {what} is {score.mode:g} for {n - score.amount} of {n} queries, "
                 f"and anything else for fewer than {least}"
             )
     if thin and expected < _LEAST_IN_CORNER:
@@ -403,9 +395,8 @@ def method_for(x: Side, y: Side) -> tuple[Method | None, str]:
             "no interval: measure and end-to-end score are mostly one value, and their other "
             "values hardly meet"
         )
-    if min(x.amount, y.amount) < ENOUGH_TO_RESAMPLE:
-        return "studentized", ""
-    return "percentile", ""
+    few = min(x.amount, y.amount) < ENOUGH_TO_RESAMPLE
+    return ("studentized" if few else "percentile"), ""
 
 
 def _corner_is_thin(x: Side, y: Side, expected: float) -> bool:

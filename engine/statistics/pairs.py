@@ -22,9 +22,8 @@ summation nor the number of threads changes a bit; beyond, rho's last digits may
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +33,7 @@ from engine.statistics.arrays import Floats, Ints, Signs
 Singles = npt.NDArray[np.float32]
 # Multiplicities: 16 bits if no total exceeds 32,767, else 32.
 Counts = npt.NDArray[np.signedinteger[Any]]
+Wide = type[np.int32] | type[np.float64]
 
 # A side with at most this many values gets a block for each, so that no pair is left inside a block.
 _FEW_VALUES = 64
@@ -54,17 +54,13 @@ _PRODUCT = 2**18
 _HELD_SIGNS = 2**21
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One variable of the pairs."""
-
+class _Side(NamedTuple):
     codes: Ints  # (m,) rank of every pair's value among the v distinct values
     order: Ints  # (m,) pairs by value
     starts: Ints  # (v,) where each value begins in ``order``
 
 
-@dataclass(frozen=True)
-class _Blocks:
+class _Blocks(NamedTuple):
     """Blocks of neighbouring values of a side."""
 
     block_of: Ints  # (m,) the block of every pair
@@ -75,8 +71,7 @@ class _Blocks:
     signs: Singles | Signs
 
 
-@dataclass(frozen=True)
-class _Grid:
+class _Grid(NamedTuple):
     """The blocks of both sides, and the cells in which they cross."""
 
     x: _Blocks
@@ -86,31 +81,23 @@ class _Grid:
     edges: Ints
 
 
-@dataclass(frozen=True)
-class PairTable:
-    """The distinct (x, y) pairs of some rows, arranged for ``tau_and_rho``.
+class PairTable(NamedTuple):
+    """The distinct (x, y) pairs of some rows, arranged for ``tau_and_rho``."""
 
-    Attributes:
-        pair_of: (rows,) the pair of every row.
-        row_order, pair_starts: rows by pair, and where each of the m pairs begins among them.
-        x, y: the two sides.
-        grid: the grid of their blocks; None if a side has at most two values.
-    """
-
-    pair_of: Ints
-    row_order: Ints
-    pair_starts: Ints
+    pair_of: Ints  # (rows,) the pair of every row
+    row_order: Ints  # rows by pair
+    pair_starts: Ints  # where each of the m pairs begins among them
     x: _Side
     y: _Side
-    grid: _Grid | None
+    grid: _Grid | None  # None if a side has at most two values
 
     @property
     def bytes(self) -> int:
         """Approximate bytes of the table."""
         grid = self.grid
         arrays = [grid.x.signs, grid.y.signs, grid.edges] if grid is not None else []
-        of_pairs = 8 * (2 * len(self.pair_of) + 11 * len(self.pair_starts))
-        return of_pairs + sum(array.nbytes for array in arrays)
+        plain = 8 * (2 * len(self.pair_of) + 11 * len(self.pair_starts))
+        return plain + sum(array.nbytes for array in arrays)
 
 
 def pair_table(x: Floats, y: Floats) -> PairTable:
@@ -121,27 +108,27 @@ def pair_table(x: Floats, y: Floats) -> PairTable:
     pair_of = pair_of.reshape(-1)
     row_order = np.argsort(pair_of, kind="stable")
     pair_starts = np.searchsorted(pair_of[row_order], np.arange(len(first)))
-    of_x, of_y = (_side(codes[first]) for codes in (x_values, y_values))
-    grid = None if min(len(of_x.starts), len(of_y.starts)) <= 2 else _grid(of_x, of_y)
-    return PairTable(pair_of, row_order, pair_starts, of_x, of_y, grid)
+    x_side, y_side = (_side(codes[first]) for codes in (x_values, y_values))
+    grid = None if min(len(x_side.starts), len(y_side.starts)) <= 2 else _grid(x_side, y_side)
+    return PairTable(pair_of, row_order, pair_starts, x_side, y_side, grid)
 
 
 def _grid(x: _Side, y: _Side) -> _Grid:
     m, sizes = len(x.codes), (len(x.starts), len(y.starts))
-    of_x = _block_of(x.codes, _block_size(m, *sizes))
-    of_y = _block_of(y.codes, _block_size(m, *reversed(sizes)))
-    rows, columns = int(of_x.max()) + 1, int(of_y.max()) + 1
-    cells = of_x * columns + of_y
+    x_block = _block_of(x.codes, _block_size(m, *sizes))
+    y_block = _block_of(y.codes, _block_size(m, *reversed(sizes)))
+    rows, columns = int(x_block.max()) + 1, int(y_block.max()) + 1
+    cells = x_block * columns + y_block
     by_cell = np.argsort(cells, kind="stable")
     firsts = np.arange(rows)[:, None] * columns + np.arange(columns + 1)
     edges = np.zeros((rows + 1, columns + 1), dtype=np.intp)
     edges[1:] = np.searchsorted(cells[by_cell], firsts)
     # The x-blocks count pairs that share an x-block.
-    return _Grid(_blocks(x, y, of_x, None), _blocks(y, x, of_y, of_x), by_cell, edges)
+    return _Grid(_blocks(x, y, x_block, None), _blocks(y, x, y_block, x_block), by_cell, edges)
 
 
 def _block_size(pairs: int, values: int, values_across: int) -> int:
-    """Pairs per block of a side with ``values`` values; 0 for a block per value."""
+    """Pairs per block; 0 for a block per value."""
     if values <= _FEW_VALUES:
         return 0
     if values_across <= _FEW_VALUES:
@@ -151,14 +138,14 @@ def _block_size(pairs: int, values: int, values_across: int) -> int:
 
 def _block_of(codes: Ints, size: int) -> Ints:
     """Blocks of neighbouring values with about ``size`` pairs; equal values share a block."""
-    counts = np.bincount(codes)
     if size == 0:
         return codes
+    counts = np.bincount(codes)
     blocks = np.empty(len(counts), dtype=np.intp)
     block, filled = 0, 0
     for value, count in enumerate(counts.tolist()):
         # A value that fills a block stands alone: ties need no signs.
-        if filled and (filled + count > size):
+        if filled and filled + count > size:
             block, filled = block + 1, 0
         blocks[value] = block
         filled += count
@@ -197,10 +184,8 @@ def pair_weights(table: PairTable, weights: Counts) -> Counts:
 
 
 def _in_order(weights: Counts, order: Ints) -> Counts:
-    """The rows of ``weights`` in another order, or ``weights`` itself if already ordered, as pairs by x are."""
-    if (order[1:] > order[:-1]).all():
-        return weights
-    return np.take(weights, order, axis=0)
+    ordered = (order[1:] > order[:-1]).all()  # as pairs by x are
+    return weights if ordered else np.take(weights, order, axis=0)
 
 
 def _sums(ordered: Counts, starts: Ints) -> Counts:
@@ -212,7 +197,6 @@ def _sums(ordered: Counts, starts: Ints) -> Counts:
 
 
 def _upto(weights: Counts) -> Counts:
-    """Running sums of rows, before the first and after each."""
     upto = np.zeros((len(weights) + 1, weights.shape[1]), dtype=weights.dtype)
     words = _words(upto)
     np.cumsum(_words(weights), axis=0, dtype=words.dtype, out=words[1:])
@@ -233,23 +217,21 @@ def tau_and_rho(tables: Sequence[PairTable], weights: Counts) -> Floats:
     Equal to ``scipy.stats.kendalltau`` and ``spearmanr`` of the rows written out. The type of ``weights`` must hold the
     total of every row; 16 bits, if sufficient, are faster.
     """
-    found = np.empty((2, len(tables), len(weights)))
+    values = np.empty((2, len(tables), len(weights)))
     cells = max(1, weights.shape[1])
     step = max(4, min(32, _CELLS // cells // 4 * 4), FEW_CELLS // cells)
     for start in range(0, len(weights), step):
         at = slice(start, start + step)
         columns = np.ascontiguousarray(weights[at].T)
         for place, table in enumerate(tables):
-            of_pairs = pair_weights(table, columns)
-            if table.grid is None:
-                found[:, place, at] = _of_two_values(table, of_pairs)
-            else:
-                found[:, place, at] = _of_pairs(table, table.grid, of_pairs)
-    return found
+            correlate = _by_ranks if table.grid is None else _by_grid
+            values[:, place, at] = correlate(table, pair_weights(table, columns))
+    return values
 
 
-def _of_pairs(table: PairTable, grid: _Grid, weights: Counts) -> tuple[Floats, Floats]:
-    """tau-b and rho if both sides have several values."""
+def _by_grid(table: PairTable, weights: Counts) -> tuple[Floats, Floats]:
+    grid = table.grid
+    assert grid is not None
     kind = _wide(weights)
     running = _running(grid, weights)
     score = _dot(weights, _net_between(running, grid.x.block_of, grid.y.block_of), kind)
@@ -265,36 +247,34 @@ def _of_pairs(table: PairTable, grid: _Grid, weights: Counts) -> tuple[Floats, F
     return _quotient(score, x_own[0], y_own[0]), _quotient(shared, x_own[1], y_own[1])
 
 
-def _of_two_values(table: PairTable, weights: Counts) -> tuple[Floats, Floats]:
+def _by_ranks(table: PairTable, weights: Counts) -> tuple[Floats, Floats]:
     """tau-b and rho if a side has at most two values."""
     two, side = (table.y, table.x) if len(table.y.starts) <= 2 else (table.x, table.y)
     counts = _sums(_in_order(weights, side.order), side.starts)
     ranks, n = _ranks(counts)
     greater = np.flatnonzero(two.codes == 1)
-    of_greater = np.take(weights, greater, axis=0)
-    score = _dot(of_greater, np.take(ranks, side.codes[greater], axis=0), _wide(weights))
-    count = of_greater.sum(axis=0, dtype=np.float64)
+    amounts = np.take(weights, greater, axis=0)
+    score = _dot(amounts, np.take(ranks, side.codes[greater], axis=0), _wide(weights))
+    count = amounts.sum(axis=0, dtype=np.float64)
     free, spread = _untied(counts, n)
     # The greater value ranks at the number of rows with the smaller, and the reverse.
     pairs = count * (n - count)
     return _quotient(score, free, pairs), _quotient(score * n, spread, pairs * n)
 
 
-def _wide(weights: Counts) -> type[np.int32] | type[np.float64]:
+def _wide(weights: Counts) -> Wide:
     """A type for the square of a total n, and so for every sum of multiplicities times values in [-n, n]."""
     return np.int32 if weights.dtype == np.int16 else np.float64
 
 
-def _dot(
-    one: npt.NDArray[Any], other: npt.NDArray[Any], kind: type[np.int32] | type[np.float64]
-) -> Floats:
+def _dot(a: npt.NDArray[Any], b: npt.NDArray[Any], kind: Wide) -> Floats:
     """Sums of products down the columns of two arrays (rows, B), added up in ``kind``, which must hold them: (B,)."""
-    one, other = one.astype(kind, copy=False), other.astype(kind, copy=False)
+    a, b = a.astype(kind, copy=False), b.astype(kind, copy=False)
     # Row by row, NumPy would add only B products at a time, which is slow.
-    whole = len(one) - len(one) % _FOLDED
-    long = np.einsum("ab,ab->b", *(side[:whole].reshape(_FOLDED, -1) for side in (one, other)))
-    left = np.einsum("ab,ab->b", one[whole:], other[whole:])
-    return (long.reshape(-1, one.shape[1]).sum(axis=0, dtype=kind) + left).astype(np.float64)
+    whole = len(a) - len(a) % _FOLDED
+    long = np.einsum("ab,ab->b", *(side[:whole].reshape(_FOLDED, -1) for side in (a, b)))
+    left = np.einsum("ab,ab->b", a[whole:], b[whole:])
+    return (long.reshape(-1, a.shape[1]).sum(axis=0, dtype=kind) + left).astype(np.float64)
 
 
 def _ranks(counts: Counts) -> tuple[Counts, Floats]:
@@ -347,10 +327,8 @@ def _net_between(running: Counts, x_block: Ints, y_block: Ints) -> Counts:
 
 def _inside(side: _Blocks, ordered: Counts) -> Floats:
     """Twice the concordant less discordant pairs that a side's blocks count."""
-    kind, twice = _wide(ordered), np.zeros(ordered.shape[1])
-    for _, own, net in _inside_blocks(side, ordered):
-        twice += _dot(own, net, kind)
-    return twice
+    parts = (_dot(own, net, _wide(ordered)) for _, own, net in _inside_blocks(side, ordered))
+    return sum(parts, np.zeros(ordered.shape[1]))
 
 
 def _inside_blocks(side: _Blocks, ordered: Counts) -> Iterator[tuple[Ints, Counts, Singles]]:
@@ -408,7 +386,6 @@ def leave_one_out(table: PairTable, counts: Counts) -> tuple[Floats, Floats]:
 
 
 def _net_concordance(table: PairTable, counts: Counts) -> Floats:
-    """For every pair: its concordant rows less its discordant rows."""
     if table.grid is None:
         two, wide = (table.y, table.x) if len(table.y.starts) <= 2 else (table.x, table.y)
         greater = two.codes == 1
@@ -432,7 +409,6 @@ def _net_concordance(table: PairTable, counts: Counts) -> Floats:
 
 
 def _above_less_below(amounts: Floats, side: _Side) -> Floats:
-    """For every pair: amounts of pairs with a greater value less amounts of pairs with a smaller one."""
     by_value = np.bincount(side.codes, amounts)
     upto = np.cumsum(by_value)
     return np.asarray((by_value.sum() - 2 * upto + by_value)[side.codes])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,37 +40,36 @@ _DRAWN = 2**19
 # Memory of concurrent blocks together, and of a block per query: multiplicities, by query and again by pair; for
 # orders, some at a time with their results.
 _BLOCKS_BYTES = 2**28
-_HELD_OF_BLOCK = 12 * _BLOCK
-_HELD_OF_ORDER = 10 * 8
+_BYTES_OF_BLOCK = 12 * _BLOCK
+_BYTES_OF_ORDER = 10 * 8
 # Larger blocks leave so much freed memory that the C library returns it to the system.
 _LARGE = 2**24
 
 
-@dataclass(frozen=True)
-class Replicates:
-    """tau and rho of some pairs of columns: on the sample, on resamples, and leaving out one query.
+class Replicates(NamedTuple):
+    """tau and rho of some pairs of columns: on the sample, on resamples, and leaving out one query."""
 
-    Attributes:
-        tau, rho: (pairs,) on the sample; NaN where undefined.
-        taus, rhos: (pairs, resamples).
-        without: (pairs, 2, n) tau and rho without each query, or each cluster; only if requested.
-    """
-
-    tau: Floats
+    tau: Floats  # (pairs,) on the sample; NaN where undefined
     rho: Floats
-    taus: Floats
+    taus: Floats  # (pairs, resamples)
     rhos: Floats
-    without: Floats | None
+    without: Floats | None  # (pairs, 2, n) without each query, or each cluster; only if requested
+
+
+class Draws(NamedTuple):
+    """Number of resamples, signs or orders, and their seed; threads, None for all cores, change no figure."""
+
+    number: int
+    seed: int
+    threads: int | None = None
 
 
 def replicate(
     columns: Floats,
     pairs: Sequence[tuple[int, int]],
+    draws: Draws,
     *,
-    resamples: int,
-    seed: int,
     leave_out: bool = False,
-    threads: int | None = None,
     clusters: Ints | None = None,
     table_bytes: int = 2**27,
 ) -> Replicates:
@@ -93,25 +91,18 @@ def replicate(
     """
     rows, row_of = distinct_rows(columns)
     counts = np.bincount(row_of, minlength=len(rows)).astype(np.int32)
-    taus, rhos = np.empty((2, len(pairs), resamples))
+    taus, rhos = np.empty((2, len(pairs), draws.number))
     sample: list[Floats] = []
     without: list[Floats] = []
     for tables in _tables_that_fit(rows, pairs, table_bytes):
         start = len(sample)
         fill = partial(_fill, tables, taus[start:], rhos[start:])
-        for_each_block(
-            row_of, len(rows), fill, clusters, resamples=resamples, seed=seed, threads=threads
-        )
+        for_each_block(row_of, len(rows), fill, draws, clusters)
         sample += [tau_and_rho([table], counts[None, :])[:, 0, 0] for table in tables]
         without += [_without(table, counts, row_of, clusters) for table in tables if leave_out]
         tables.clear()  # before the next tables need memory
-    return Replicates(
-        tau=np.array([tau for tau, _ in sample]),
-        rho=np.array([rho for _, rho in sample]),
-        taus=taus,
-        rhos=rhos,
-        without=np.array(without) if leave_out else None,
-    )
+    tau, rho = np.array(sample).reshape(-1, 2).T
+    return Replicates(tau, rho, taus, rhos, np.array(without) if leave_out else None)
 
 
 def _tables_that_fit(
@@ -136,8 +127,8 @@ def _fill(
 
 
 def _without(table: PairTable, counts: Counts, row_of: Ints, clusters: Ints | None) -> Floats:
-    found = leave_one_out(table, pair_weights(table, counts[:, None])[:, 0])
-    values = np.stack(found)[:, table.pair_of[row_of]]
+    by_pair = np.stack(leave_one_out(table, pair_weights(table, counts[:, None])[:, 0]))
+    values = by_pair[:, table.pair_of[row_of]]
     if clusters is None:
         return values
     order = np.argsort(clusters, kind="stable")
@@ -168,12 +159,8 @@ def for_each_block(
     row_of: Ints,
     rows: int,
     use: Callable[[int, Counts], None],
+    draws: Draws,
     clusters: Ints | None = None,
-    /,
-    *,
-    resamples: int,
-    seed: int,
-    threads: int | None = None,
 ) -> None:
     """Draw resamples of n queries, and pass every block's multiplicities of rows (B, rows) to ``use``.
 
@@ -185,65 +172,44 @@ def for_each_block(
     if len(row_of) == 0:
         return
 
-    def draw(first: int) -> Iterator[Counts]:
-        stream = np.random.SeedSequence(seed, spawn_key=(first // _BLOCK,))
+    def draw(rng: np.random.Generator, first: int) -> Iterator[Counts]:
         # Always a whole block, so that the first resamples are the same for any number.
-        yield _draw(np.random.default_rng(stream), row_of, rows, clusters)
+        yield _draw(rng, row_of, rows, clusters)
 
     _keep_freed_memory()
-    _in_blocks(draw, use, len(row_of), _HELD_OF_BLOCK * len(row_of), resamples, threads)
+    _in_blocks(draw, use, len(row_of), _BYTES_OF_BLOCK * len(row_of), draws)
 
 
-def for_each_block_of_signs(
-    n: int,
-    use: Callable[[int, Signs], None],
-    *,
-    resamples: int,
-    seed: int,
-    threads: int | None = None,
-) -> None:
+def for_each_block_of_signs(n: int, use: Callable[[int, Signs], None], draws: Draws) -> None:
     """Draw a sign for each of n queries, + and - as likely, and pass each block (B, n) to ``use``.
 
     A randomization test applies them to paired differences (Fisher 1935): if the two are alike, the signs of the
     differences are arbitrary. The streams differ from resamples' streams.
     """
 
-    def draw(first: int) -> Iterator[Signs]:
-        stream = np.random.SeedSequence(seed, spawn_key=(first // _BLOCK, _SIGNS))
-        drawn = np.random.default_rng(stream).integers(0, 2, size=(_BLOCK, n), dtype=np.int8)
-        yield 2 * drawn - 1
+    def draw(rng: np.random.Generator, first: int) -> Iterator[Signs]:
+        yield 2 * rng.integers(0, 2, size=(_BLOCK, n), dtype=np.int8) - 1
 
-    known = _known(_SIGNS, n, seed, resamples) if n * resamples <= _REMEMBERED else None
-    _in_blocks(draw, use, n, _HELD_OF_BLOCK * n, resamples, threads, known=known)
+    _in_blocks(draw, use, n, _BYTES_OF_BLOCK * n, draws, kind=(_SIGNS,))
 
 
-def for_each_block_of_orders(
-    n: int,
-    use: Callable[[int, Ints], None],
-    *,
-    resamples: int,
-    seed: int,
-    threads: int | None = None,
-) -> None:
+def for_each_block_of_orders(n: int, use: Callable[[int, Ints], None], draws: Draws) -> None:
     """Draw orders of n queries, all as likely, and pass some at a time (B, n) to ``use``.
 
     A permutation test applies them to outcomes (Fisher 1935): if outcomes are independent of the measures, their
     assignment to queries is arbitrary. The streams differ from those of the resamples.
     """
 
-    def draw(first: int) -> Iterator[Ints]:
-        stream = np.random.SeedSequence(seed, spawn_key=(first // _ORDER_BLOCK, _ORDERS))
-        rng, last = np.random.default_rng(stream), min(first + _ORDER_BLOCK, resamples)
+    def draw(rng: np.random.Generator, first: int) -> Iterator[Ints]:
         # Processing an order takes some ten times its memory. Draws continue the stream.
-        step = max(1, _DRAWN // max(1, n))
+        last, step = min(first + _ORDER_BLOCK, draws.number), max(1, _DRAWN // max(1, n))
         for start in range(first, last, step):
             whole = np.tile(np.arange(n, dtype=np.intp), (min(step, last - start), 1))
             yield rng.permuted(whole, axis=1)
 
     _keep_freed_memory()
-    held = _HELD_OF_ORDER * min(_ORDER_BLOCK * n, max(n, _DRAWN))
-    known = _known(_ORDERS, n, seed, resamples) if n * resamples <= _REMEMBERED else None
-    _in_blocks(draw, use, n, held, resamples, threads, _ORDER_BLOCK, known)
+    size = _BYTES_OF_ORDER * min(_ORDER_BLOCK * n, max(n, _DRAWN))
+    _in_blocks(draw, use, n, size, draws, _ORDER_BLOCK, (_ORDERS,))
 
 
 @lru_cache(maxsize=4)
@@ -252,21 +218,26 @@ def _known(*_: int) -> dict[tuple[int, int], list[Any]]:
 
 
 def _in_blocks(
-    draw: Callable[[int], Iterator[Any]],
+    draw: Callable[[np.random.Generator, int], Iterator[Any]],
     use: Callable[[int, Any], None],
     n: int,
-    held: int,
-    resamples: int,
-    threads: int | None,
+    size: int,
+    draws: Draws,
     block: int = _BLOCK,
-    known: dict[tuple[int, int], list[Any]] | None = None,
+    kind: tuple[int, ...] = (),
 ) -> None:
-    """Draw and use blocks, several at a time for few queries (n); by default in threads with ``held`` bytes each."""
+    """Draw and use blocks of ``size`` bytes, several at a time for few queries (n); those of a kind are remembered."""
+    resamples, seed, threads = draws
     together = max(1, FEW_CELLS // (max(1, n) * block)) * block
+    known = _known(*kind, n, seed, resamples) if kind and n * resamples <= _REMEMBERED else None
+
+    def stream_of(start: int) -> np.random.Generator:
+        key = (start // block, *kind)
+        return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
     def drawn(first: int) -> Iterable[Any]:
         blocks = range(first, min(first + together, resamples), block)
-        parts = (part for start in blocks for part in draw(start))
+        parts = (part for start in blocks for part in draw(stream_of(start), start))
         return parts if len(blocks) == 1 else [np.concatenate(list(parts))]
 
     def work(first: int) -> None:
@@ -278,7 +249,7 @@ def _in_blocks(
             first += len(part)
 
     if threads is None:
-        threads = max(1, min(len(os.sched_getaffinity(0)), _BLOCKS_BYTES // max(1, held)))
+        threads = max(1, min(len(os.sched_getaffinity(0)), _BLOCKS_BYTES // max(1, size)))
     if threads == 1 or resamples <= together:  # thread overhead exceeds the work
         for first in range(0, resamples, together):
             work(first)
@@ -286,7 +257,7 @@ def _in_blocks(
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(work, range(0, resamples, together)):
             pass  # exceptions surface here
-    if held > _LARGE:
+    if size > _LARGE:
         give_back_freed_memory()
 
 
@@ -299,7 +270,7 @@ def _draw(
     kind = np.int16 if most < 2**15 else np.int32
     if clusters is not None:
         drawn = _draw(rng, np.arange(clusters.max() + 1), int(clusters.max()) + 1)
-        counts = [np.bincount(row_of, one[clusters], minlength=rows) for one in drawn]
+        counts = [np.bincount(row_of, amounts[clusters], minlength=rows) for amounts in drawn]
         return np.stack(counts).astype(kind)
     if rows * _BINOMIAL_COST < n:
         return rng.multinomial(n, np.bincount(row_of, minlength=rows) / n, size=_BLOCK).astype(kind)

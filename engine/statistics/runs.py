@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -32,24 +32,15 @@ _NUMBER = "number"
 
 @dataclass(frozen=True)
 class RunScores:
-    """Scores of some runs on the queries common to all; or, read ``until`` a verdict, on any run's queries.
-
-    Attributes:
-        values: (runs, n); NaN beyond a run's last query read.
-        largest: the largest difference of two runs on a query.
-        differences: for every two runs, in the order of ``combinations``.
-        clusters: (n,) per query, or None.
-        most: as in ``until.decided``.
-        means: means over all queries, if ``values`` cover only some (``sampled_lists``); else empty.
-    """
+    """Scores of some runs on the queries common to all; or, read ``until`` a verdict, on any run's queries."""
 
     runs: tuple[str, ...]
-    values: Floats
-    largest: float
-    differences: Differences
-    clusters: Ints | None
-    most: int = 1
-    means: tuple[float, ...] = ()
+    values: Floats  # (runs, n); NaN beyond a run's last query read
+    largest: float  # difference of two runs on a query
+    differences: Differences  # for every two runs, in the order of ``combinations``
+    clusters: Ints | None  # (n,) per query
+    most: int = 1  # as in ``until.decided``
+    means: tuple[float, ...] = ()  # over all queries, if ``values`` cover only some
 
     def of(self, run: str) -> Floats:
         values = np.asarray(self.values[self.runs.index(run)])
@@ -74,8 +65,8 @@ class RunScores:
         if self.is_partial:
             for run, over in permutations(runs, 2):
                 value, low, high, _ = self.difference(run, over)
-                decided_for = (low > 0) - (high < 0)
-                ahead[run] += len(runs) * decided_for + (value > 0) - (value < 0)
+                side = (low > 0) - (high < 0)
+                ahead[run] += len(runs) * side + (value > 0) - (value < 0)
         return sorted(runs, key=lambda run: (-ahead[run], -self.mean(run)))
 
     def undecided(self) -> list[tuple[str, str]]:
@@ -117,14 +108,11 @@ class RunScores:
         if not as_here:
             likely = as_small_as_likely(differences[known])
             differences[known] = np.clip(likely, -self.largest, self.largest)
-        (found,) = decided(
-            [differences],
-            confidence=1 - (1 - confidence) / len(self.differences.value),
-            largest=self.largest,
-            clusters=self.clusters,
-            most=self.most,
+        level, clusters = 1 - (1 - confidence) / len(self.differences.value), self.clusters
+        (decision,) = decided(
+            [differences], confidence=level, largest=self.largest, clusters=clusters, most=self.most
         )
-        return found.needed
+        return decision.needed
 
 
 # Scores of a table by an annotator's measure (None: end to end); None for a single run, or no query.
@@ -136,7 +124,7 @@ def comparer(
 ) -> Compare:
     """A function that compares the runs of a table with ``run``, ``query_id`` and ``value``, once for equal scores.
 
-    ``largest`` gives the largest difference on a query, except for end-to-end scores, with a maximum of 1.
+    ``largest`` gives the largest difference on a query, but for end-to-end scores, where it is 1.
     """
     known: dict[tuple[bytes, float], Differences] = {}
 
@@ -144,22 +132,22 @@ def comparer(
         scored: pl.DataFrame, annotator: str | None, measure: str | None
     ) -> RunScores | None:
         by_run = {
-            str(run): of_run.select(QUERY_ID, VALUE)
-            for (run,), of_run in scored.group_by([RUN], maintain_order=True)
+            str(run): scores.select(QUERY_ID, VALUE)
+            for (run,), scores in scored.group_by([RUN], maintain_order=True)
         }
         if len(by_run) < 2:
             return None
         shared = next(iter(by_run.values())).select(QUERY_ID).sort(QUERY_ID)
-        for of_run in by_run.values():
-            shared = shared.join(of_run, on=QUERY_ID, how="semi", maintain_order="left")
+        for scores in by_run.values():
+            shared = shared.join(scores, on=QUERY_ID, how="semi", maintain_order="left")
         if shared.is_empty():
             return None
         size = 1
         if bootstrap.until:
             shared, size = _read_as_far(by_run, bootstrap.seed, clusters)
         columns = [
-            shared.join(of_run, on=QUERY_ID, how="left", maintain_order="left")[VALUE].to_numpy()
-            for of_run in by_run.values()
+            shared.join(scores, on=QUERY_ID, how="left", maintain_order="left")[VALUE].to_numpy()
+            for scores in by_run.values()
         ]
         values = np.stack(columns).round(DECIMALS)
         most = 1.0 if annotator is None or measure is None else largest(annotator, measure)
@@ -183,9 +171,7 @@ def _read_as_far(
     A run was read as far as its last cluster. A run that lacks an earlier query (it lists nothing there, or a read
     failed) excludes that query for all: leads of pairs on other queries could contradict each other.
     """
-    rows = pl.concat(
-        of_run.select(QUERY_ID, pl.lit(run).alias(RUN)) for run, of_run in runs.items()
-    )
+    rows = pl.concat(table.select(QUERY_ID, pl.lit(run).alias(RUN)) for run, table in runs.items())
     numbers, most = in_order(rows[QUERY_ID], seed, clusters)
     rows = rows.with_columns(numbers.alias(_NUMBER))
     ends = rows.group_by(RUN).agg(pl.col(_NUMBER).max())[_NUMBER].sort()
@@ -231,11 +217,8 @@ def drawn_share(query_ids: pl.Series, seed: int, lists: float) -> float:
     if lists >= max(1, count) or not is_drawn(query_ids, seed, share).any():
         what = "all" if lists >= 1 else "none"
         problem = f"`lists` {lists:.15g} draws {what} of {counted(count, '[query|queries]')}"
-        raise InputError(
-            problem,
-            "use another share or number, or leave it out to read all lists",
-            "settings.lists",
-        )
+        remedy = "use another share or number, or leave it out to read all lists"
+        raise InputError(problem, remedy, "settings.lists")
     return share
 
 
@@ -244,8 +227,7 @@ def unit(annotator: str, measure: str) -> float:
     return 1.0
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A mean of ``n`` queries and the bounds of its interval, NaN without an interval."""
 
     value: float
@@ -273,8 +255,8 @@ def mean_until(scores: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters) -
     if values.min() < 0 or values.max() > 1:
         return Interval(float(values.mean()), math.nan, math.nan, len(values))
     level, codes = bootstrap.confidence, numbers.to_numpy()
-    (found,) = decided([values], confidence=level, clusters=codes, most=most)
-    return Interval(found.value, max(found.low, 0.0), found.high, found.n)
+    (mean,) = decided([values], confidence=level, clusters=codes, most=most)
+    return Interval(mean.value, max(mean.low, 0.0), mean.high, mean.n)
 
 
 def compare_runs(
@@ -304,12 +286,9 @@ def compare_runs(
     for each, group in _by_measure(cells):
         x, y = np.stack([cell.x for cell in group]), np.stack([cell.y for cell in group])
         clusters = group[0].clusters
-        key = {
-            tables.ANNOTATOR: group[0].annotator,
-            tables.MEASURE: group[0].measure,
-            tables.K: group[0].k,
-        }
-        if group[0].k is not None:
+        annotator, measure, k = group[0].annotator, group[0].measure, group[0].k
+        key = {tables.ANNOTATOR: annotator, tables.MEASURE: measure, tables.K: k}
+        if k is not None:
             sides = (above(scores, clusters) for scores in (x, y))
             soft = {tables.SOFT_ACCURACY: leads.soft_pairwise_accuracy(*sides)}
             counts = {tables.RUNS_COMPARED: len(group), N: x.shape[1]}
@@ -317,17 +296,15 @@ def compare_runs(
         table = pl.concat(
             pl.DataFrame({RUN: cell.run, QUERY_ID: cell.query_ids, VALUE: cell.x}) for cell in each
         )
-        scored = compare(table, group[0].annotator, group[0].measure)
+        scored = compare(table, annotator, measure)
         assert scored is not None
         for a, b in combinations(group, 2):
-            counts = {N: scored.shared(a.run, b.run), tables.PAIRS: math.comb(len(group), 2)}
+            names = {RUN: a.run, tables.RUN_B: b.run, tables.PAIRS: math.comb(len(group), 2)}
+            n = 0 if whole is None else whole.shared(a.run, b.run)
+            counts = {N: scored.shared(a.run, b.run), tables.END_TO_END_N: n}
+            figures = _figures(scored, a.run, b.run, DIFFERENCE)
             measures.append(
-                key
-                | {RUN: a.run, tables.RUN_B: b.run}
-                | counts
-                | {tables.END_TO_END_N: 0 if whole is None else whole.shared(a.run, b.run)}
-                | _figures(scored, a.run, b.run, DIFFERENCE)
-                | _figures(whole, a.run, b.run, END_TO_END)
+                key | names | counts | figures | _figures(whole, a.run, b.run, END_TO_END)
             )
     return (
         pl.DataFrame(systems, schema=tables.SYSTEMS),
@@ -336,7 +313,6 @@ def compare_runs(
 
 
 def _figures(scores: RunScores | None, run: str, run_b: str, name: str) -> Row:
-    """The difference of two runs under the score's name, with its interval and p; NaN without scores."""
     column = DIFFERENCE if name == DIFFERENCE else difference_of(name)
     names = column, low_of(name), tables.high_of(name), tables.p_of(name)
     figures = [math.nan] * 4 if scores is None else scores.difference(run, run_b)

@@ -44,6 +44,7 @@ SUCCESS = 0.5
 RIGHT_UNSEEN, WRONG_DESPITE = "right_without_label", "wrong_despite_label"
 RIGHT_CLOSED = "right_without_passage"
 CEILING = "tau_ceiling"
+_WHOLE = "whole"
 
 
 def unseen(
@@ -64,35 +65,35 @@ def unseen(
     """
     rows: list[tuple[object, ...]] = []
 
-    def add_share(of: tuple[object, ...], lists: pl.DataFrame, name: str) -> None:
+    def add_share(cell: tuple[object, ...], lists: pl.DataFrame, name: str) -> None:
         event, low, high = lists[name].cast(pl.Float64).to_numpy(), math.nan, math.nan
         if bootstrap.resamples:
             codes = numbered(lists[QUERY_ID], clusters)
             low, high = mean_interval(event, bootstrap.confidence, codes)
-        rows.append((*of, lists.height, name, event.mean(), low, high, ""))
+        rows.append((*cell, lists.height, name, event.mean(), low, high, ""))
 
     some = pl.col(LABEL).list.eval(pl.element() >= SUCCESS).list.any().fill_null(False)
-    right, made = pl.col(VALUE) >= SUCCESS, ~pl.col(LABEL).list.contains(None)
-    scored = label_lists.join(downstream, on=[RUN, QUERY_ID]).filter(some | made)
-    scored = scored.with_columns((right & ~some).alias(RIGHT_UNSEEN), (~right & some).alias(WRONG_DESPITE), made=made)  # fmt: skip
-    for of, lists in scored.sort(QUERY_ID).group_by([RUN, K], maintain_order=True):
+    right, whole = pl.col(VALUE) >= SUCCESS, ~pl.col(LABEL).list.contains(None)
+    events = {RIGHT_UNSEEN: right & ~some, WRONG_DESPITE: ~right & some, _WHOLE: whole}
+    scored = label_lists.join(downstream, on=[RUN, QUERY_ID]).filter(some | whole)
+    scored = scored.with_columns(**events).sort(QUERY_ID)
+    for cell, lists in scored.group_by([RUN, K], maintain_order=True):
         for name in (RIGHT_UNSEEN, WRONG_DESPITE):
-            add_share(of, lists, name)
+            add_share(cell, lists, name)
         tau, note = _at_best(lists)
-        rows.append((*of, lists.height, CEILING, tau, math.nan, math.nan, note))
+        rows.append((*cell, lists.height, CEILING, tau, math.nan, math.nan, note))
     if known is not None:
-        answered = downstream.join(known.rename({tables.KNOWN: RIGHT_CLOSED}), on=QUERY_ID).sort(
-            QUERY_ID
-        )
-        for of, lists in answered.group_by([RUN, K], maintain_order=True):
-            add_share(of, lists, RIGHT_CLOSED)
+        closed = known.rename({tables.KNOWN: RIGHT_CLOSED})
+        answered = downstream.join(closed, on=QUERY_ID).sort(QUERY_ID)
+        for cell, lists in answered.group_by([RUN, K], maintain_order=True):
+            add_share(cell, lists, RIGHT_CLOSED)
     return pl.DataFrame(rows, schema=tables.UNSEEN, orient="row")
 
 
 def _at_best(lists: pl.DataFrame) -> tuple[float, str]:
     y, labels = lists[VALUE].to_numpy(), lists[LABEL]
     reasons = {
-        "labels were made only as far as measures need them": not lists["made"].all(),
+        "labels were made only as far as measures need them": not lists[_WHOLE].all(),
         "end-to-end scores are not 0 and 1 alone": not np.isin(y, (0, 1)).all(),
         f"the end-to-end score is {y[0]:g} for every query": (y == y[0]).all(),
         "the labels are the same for every query": labels.n_unique() < 2,
@@ -112,13 +113,12 @@ def ceiling(group: Ints, y: Floats) -> float:
     ``N^2 / D`` is convex, so that it is greatest at a corner of the convex hull of all (D, N).
 
     Args:
-        group: shape (n,), per query, from 0 without gaps.
-        y: shape (n,), 0 or 1.
+        group, y: shape (n,), per query: from 0 without gaps; 0 or 1.
     """
     size, right = np.bincount(group), np.bincount(group, y)
     means, level = np.unique(right / size, return_inverse=True)
-    of_levels = (np.bincount(level, side, len(means)) for side in (right, size))
-    ones, sizes = (np.append(0.0, np.cumsum(side)) for side in of_levels)
+    by_level = (np.bincount(level, side, len(means)) for side in (right, size))
+    ones, sizes = (np.append(0.0, np.cumsum(side)) for side in by_level)
     apart = ones[-1] * (sizes[-1] - ones[-1])
     if not apart:
         return math.nan
@@ -167,12 +167,10 @@ def by_place(
     if placed[LABEL].null_count():
         return tables.empty(tables.BY_PLACE)
     for row, result in zip(rows, correlate_cells(cells, bootstrap), strict=True):
-        found = result.correlation
-        row |= {RHO: found.rho, low_of(RHO): found.rho_low, high_of(RHO): found.rho_high}
-        row |= {
-            tables.METHOD: found.method,
-            tables.NOTE: found.note.replace("the measure", "the label"),
-        }
+        figures = result.correlation
+        row |= {RHO: figures.rho, low_of(RHO): figures.rho_low, high_of(RHO): figures.rho_high}
+        note = figures.note.replace("the measure", "the label")
+        row |= {tables.METHOD: figures.method, tables.NOTE: note}
     return pl.DataFrame(rows, schema=tables.BY_PLACE)
 
 
@@ -192,29 +190,18 @@ _BOUNDS = (low_of(VALUE), high_of(VALUE), "low_these_queries", "high_these_queri
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A mean over N queries, n with a read list.
+    """A mean over N queries, n with a read list."""
 
-    Attributes:
-        known, foretold: (n,) the scores of the lists read, and their predictions, each fitted without its own score.
-        f: (N,) predictions for all queries.
-        low, high: the range of scores.
-    """
-
-    known: Floats
-    foretold: Floats
-    f: Floats
-    low: float
-    high: float
+    known: Floats  # (n,) the scores of the lists read
+    foretold: Floats  # (n,) their predictions, each fitted without its own score
+    f: Floats  # (N,) predictions for all queries
+    low: float = 0.0  # the range of scores
+    high: float = 1.0
 
     def less(self, other: Estimate) -> Estimate:
         """The difference of two runs' means on the same queries, with the same lists read."""
-        return Estimate(
-            known=self.known - other.known,
-            foretold=self.foretold - other.foretold,
-            f=self.f - other.f,
-            low=self.low - other.high,
-            high=self.high - other.low,
-        )
+        parts = self.known - other.known, self.foretold - other.foretold, self.f - other.f
+        return Estimate(*parts, self.low - other.high, self.high - other.low)
 
     @property
     def value(self) -> float:
@@ -265,26 +252,26 @@ class Estimate:
         """
         residuals, ends, tail = self.known - self.foretold, self._ends(), level / 2
         mean, each = float(residuals.mean()), n / self.n
-        of_f = -float(sp.special.stdtrit(of - 1, tail)) * float(self.f.std(ddof=1)) / math.sqrt(of)
+        f_reach = (
+            -float(sp.special.stdtrit(of - 1, tail)) * float(self.f.std(ddof=1)) / math.sqrt(of)
+        )
         below = mean - _bound(residuals, float(ends[0]), tail, each)
         above = -mean - _bound(-residuals, -float(ends[1]), tail, each)
         apart = np.append(residuals, ends) - mean
         second, fourth = float((apart**2).mean()), float((apart**4).mean())
         wider = math.sqrt(1 + doubt * math.sqrt((fourth / second**2 - 1) / len(apart)))
-        return (wider * below, of_f), (wider * above, of_f)
+        return (wider * below, f_reach), (wider * above, f_reach)
 
     def p_value(self, comparisons: int) -> float:
         """1 less the confidence at which the interval just reaches 0, for all comparisons; NaN without an interval."""
         if self.n < LEAST_LISTS:
             return math.nan
-        least, most = _LEAST_LOG_P, 0.0
+        most, step = 0.0, _LEAST_LOG_P
         for _ in range(_HALVINGS):
-            middle = (least + most) / 2
-            low, high = self.interval(math.exp(middle))
-            if low <= 0 <= high:
-                least = middle
-            else:
-                most = middle
+            step /= 2
+            low, high = self.interval(math.exp(most + step))
+            if not low <= 0 <= high:
+                most += step
         return min(1.0, comparisons * math.exp(most))
 
     def _ends(self) -> Floats:
@@ -304,19 +291,19 @@ def estimate(y: Floats, features: Floats) -> Estimate:
         features: (N, p) predictors for all queries.
     """
     read = np.flatnonzero(~np.isnan(y))
-    n, of = len(read), len(y)
-    foretold, f = np.empty(n), np.zeros(of)
-    if of == 0:
-        return Estimate(foretold, foretold, f, 0.0, 1.0)
+    n = len(read)
+    foretold, f = np.empty(n), np.zeros(len(y))
+    if len(y) == 0:
+        return Estimate(foretold, foretold, f)
     columns = features[:, np.ptp(features, axis=0) > 0]
     columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
     for fold in range(min(_FOLDS, n)):
         apart = np.arange(n) % _FOLDS == fold
-        kept = read[~apart] if n > 1 else read
-        predicted = _fitted(columns[kept], y[kept], columns)
+        others = read[~apart] if n > 1 else read
+        predicted = _fitted(columns[others], y[others], columns)
         foretold[apart] = predicted[read[apart]]
         f += predicted * float(apart.mean())
-    return Estimate(y[read], foretold, f, 0.0, 1.0)
+    return Estimate(y[read], foretold, f)
 
 
 def means(downstream: pl.DataFrame, query_scores: pl.DataFrame, level: float) -> pl.DataFrame:
@@ -328,13 +315,12 @@ def means(downstream: pl.DataFrame, query_scores: pl.DataFrame, level: float) ->
     """
     rows: list[dict[str, Any]] = []
     for run, table in _tables(downstream, query_scores).items():
-        found = estimate(table[VALUE].to_numpy(), table.drop(QUERY_ID, VALUE).to_numpy())
-        if not found.n:
-            continue
-        bounds = (*found.interval(level), *found.interval(level, here=True))
-        figures = {VALUE: found.value, N: found.n, "of": len(found.f), "rho": found.rho}
-        figures |= dict(zip(_BOUNDS, bounds, strict=True))
-        rows.append({RUN: run, K: downstream[K][0]} | figures)
+        mean = estimate(table[VALUE].to_numpy(), table.drop(QUERY_ID, VALUE).to_numpy())
+        if mean.n:
+            bounds = (*mean.interval(level), *mean.interval(level, here=True))
+            figures = {VALUE: mean.value, N: mean.n, "of": len(mean.f), "rho": mean.rho}
+            figures |= dict(zip(_BOUNDS, bounds, strict=True))
+            rows.append({RUN: run, K: downstream[K][0]} | figures)
     return pl.DataFrame(rows)
 
 
@@ -345,16 +331,14 @@ def from_labels(
 
     All use the queries that every run has; for each query all lists were read, or none.
     """
-    found, pairs = compared(downstream, query_scores)
-    assert tuple(found) == whole.runs
+    by_run, pairs = compared(downstream, query_scores)
+    assert tuple(by_run) == whole.runs
     level = (1 - bootstrap.confidence) / len(pairs)
     rows = [[pair.value, *pair.interval(level), pair.p_value(len(pairs))] for pair in pairs]
-    value, low, high, p = np.array(rows).T
-    value, low, high = (np.round(column, DECIMALS) + 0.0 for column in (value, low, high))
+    *figures, p = np.array(rows).T
+    differences = Differences(*(np.round(figures, DECIMALS) + 0.0), p)
     return replace(
-        whole,
-        means=tuple(one.value for one in found.values()),
-        differences=Differences(value, low, high, p),
+        whole, means=tuple(mean.value for mean in by_run.values()), differences=differences
     )
 
 
@@ -362,10 +346,9 @@ def compared(
     downstream: pl.DataFrame, query_scores: pl.DataFrame
 ) -> tuple[dict[str, Estimate], list[Estimate]]:
     """The mean per run with scores, over the queries common to these runs, and the lead for every two runs."""
-    of_all = _tables(downstream, query_scores)
-    runs = downstream[RUN].unique(maintain_order=True)
-    by_run = {run: of_all[run] for run in runs if run in of_all}
-    frames = list(by_run.values())
+    tables_by_run = _tables(downstream, query_scores)
+    runs = [run for run in downstream[RUN].unique(maintain_order=True) if run in tables_by_run]
+    frames = [tables_by_run[run] for run in runs]
     for other in frames:
         frames = [
             table.join(other, on=QUERY_ID, how="semi", maintain_order="left") for table in frames
@@ -373,25 +356,25 @@ def compared(
     y = np.array([table[VALUE].to_numpy() for table in frames])
     y[:, np.isnan(y).any(axis=0)] = np.nan
     features = (table.drop(QUERY_ID, VALUE).to_numpy() for table in frames)
-    found = [estimate(scores, known) for scores, known in zip(y, features, strict=True)]
-    pairs = [one.less(other) for one, other in combinations(found, 2)]
-    return dict(zip(by_run, found, strict=True)), pairs
+    means = [estimate(scores, known) for scores, known in zip(y, features, strict=True)]
+    pairs = [mean.less(other) for mean, other in combinations(means, 2)]
+    return dict(zip(runs, means, strict=True)), pairs
 
 
 def next_lists(
-    found: Sequence[Estimate], width: float, level: float, of: int, *, labelled: bool
+    leads: Sequence[Estimate], width: float, level: float, of: int, *, labelled: bool
 ) -> tuple[int, bool]:
     """Total of lists to reach next, and whether with all queries' labels: the number read so far if it suffices.
 
     First, half of the estimated number of lists is read with only their own queries' labels. Their scores then decide
     the total: the number needed if scores spread as far as plausible. ``of`` counts queries.
     """
-    n = found[0].n
-    if labelled and half_width(found, level, n, of) <= width:
+    n = leads[0].n
+    if labelled and half_width(leads, level, n, of) <= width:
         return n, True
 
     def needed(doubt: float) -> int:
-        return least_enough(lambda m: half_width(found, level, m, of, doubt) <= width, n, of)
+        return least_enough(lambda m: half_width(leads, level, m, of, doubt) <= width, n, of)
 
     if not labelled and n < (half := needed(0.0) // 2):
         return half, False
@@ -399,10 +382,10 @@ def next_lists(
 
 
 def half_width(
-    found: Sequence[Estimate], level: float, n: int, of: int, doubt: float = 0.0
+    leads: Sequence[Estimate], level: float, n: int, of: int, doubt: float = 0.0
 ) -> float:
     """Half the width of the widest interval for ``of`` other queries, from n lists; ``level`` covers all together."""
-    reaches = (one.reaches(level / len(found), n, of, doubt) for one in found)
+    reaches = (lead.reaches(level / len(leads), n, of, doubt) for lead in leads)
     return max((math.hypot(*below) + math.hypot(*above)) / 2 for below, above in reaches)
 
 
@@ -415,7 +398,7 @@ def _tables(downstream: pl.DataFrame, query_scores: pl.DataFrame) -> dict[str, p
     return {str(run): rows.drop(RUN) for (run,), rows in table.group_by(RUN, maintain_order=True)}
 
 
-def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:
+def _fitted(columns: Floats, y: Floats, every: Floats) -> Floats:
     """Ridge regression of ``y``, for all queries; the penalty is the square root of the number of queries.
 
     In replays the residuals spread less than with a fixed penalty of 4: by 1% in the mean, in nearly all cells.
@@ -423,7 +406,7 @@ def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:
     middle, mean = columns.mean(axis=0), float(y.mean())
     centred = columns - middle
     square = centred.T @ centred + math.sqrt(len(y)) * np.identity(columns.shape[1])
-    return np.asarray(mean + (of_all - middle) @ np.linalg.solve(square, centred.T @ (y - mean)))
+    return np.asarray(mean + (every - middle) @ np.linalg.solve(square, centred.T @ (y - mean)))
 
 
 def _bound(residuals: Floats, end: float, tail: float, each: float) -> float:

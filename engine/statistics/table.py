@@ -8,7 +8,7 @@ settle uncertain leads, and the agreement of the annotators' measures.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from operator import eq
 
@@ -20,7 +20,7 @@ from engine.statistics.correlation import DECIMALS, Bootstrap, margins
 from engine.statistics.runs import Compare, RunScores, compare_runs, comparer, unit
 from engine.statistics.single_labels import from_labels
 from engine.statistics.until import queries_needed
-from engine.tables import ANNOTATOR, BEST, MEASURE, QUERY_ID, RUN, TAU, VALUE, K
+from engine.tables import ANNOTATOR, BEST, MEASURE, QUERY_ID, RUN, TAU, K
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,8 @@ def analyse(
 def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl.DataFrame:
     if undefined is None:
         return tables.empty(tables.CORRELATIONS)
-    empty: dict[str, object] = {
-        name: math.nan for name, kind in tables.CORRELATIONS.items() if kind == pl.Float64()
-    }
-    empty |= {tables.N: 0, BEST: False, tables.METHOD: ""}
+    floats = [name for name, kind in tables.CORRELATIONS.items() if kind == pl.Float64()]
+    empty = dict.fromkeys(floats, math.nan) | {tables.N: 0, BEST: False, tables.METHOD: ""}
     cells = downstream.select(RUN, K).unique(maintain_order=True).join(undefined, how="cross")
     return pl.DataFrame([empty | cell for cell in cells.to_dicts()], schema=tables.CORRELATIONS)
 
@@ -111,12 +109,11 @@ def _with_best(correlations: pl.DataFrame) -> pl.DataFrame:
     """Mark, per run and annotator, the first measure with the highest tau: post hoc, so no headline rests on it."""
     tau = pl.col(TAU).round(DECIMALS).fill_nan(None)
     highest = (tau == tau.max().over(RUN, ANNOTATOR)).fill_null(False)
-    return correlations.with_columns(
-        (highest & (highest.cum_sum().over(RUN, ANNOTATOR) == 1)).alias(BEST)
-    )
+    is_first = highest.cum_sum().over(RUN, ANNOTATOR) == 1
+    return correlations.with_columns((highest & is_first).alias(BEST))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Lead:
     """A run's lead in mean over another, on the same queries.
 
@@ -205,46 +202,47 @@ def choose(
 ) -> Choice | None:
     """Choose by the end-to-end score; without one, by the first annotator's primary measure.
 
+    None if there is only one run to choose, or no query that all runs have.
+
     Args:
         whole: the end-to-end scores of the runs; None without any.
-        compare: gives the scores by a measure, and their differences (``runs.comparer``).
-
-    Returns:
-        None if there is only one run to choose, or no query that all runs have.
     """
     if run_pairs.is_empty() and downstream.is_empty():
         return None
-    annotator, measure, found = None, None, whole
+    annotator, measure, deciding = None, None, whole
     if downstream.is_empty():
         annotator, measure = run_pairs.select(ANNOTATOR, MEASURE).row(0)
         scored = query_scores.filter(pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == measure)
-        found = compare(scored, annotator, measure)
-    if found is None:
+        deciding = compare(scored, annotator, measure)
+    if deciding is None:
         return None
-    means = {run: found.mean(run) for run in found.ranked(found.runs)}
+    means = {run: deciding.mean(run) for run in deciding.ranked(deciding.runs)}
     best, *others = means
     opinions: list[Opinion] = []
     for name, primary in primary_measures(run_pairs.select(ANNOTATOR, MEASURE).iter_rows()).items():
         if name == annotator:
             continue
-        of_measure = query_scores.filter(pl.col(ANNOTATOR) == name, pl.col(MEASURE) == primary)
-        scores = of_measure.select(RUN, QUERY_ID, VALUE)
+        scores = query_scores.filter(pl.col(ANNOTATOR) == name, pl.col(MEASURE) == primary)
         if not (downstream.is_empty() or bootstrap.lists):  # labels are of all queries then
             scores = scores.join(downstream, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
-        opinion = _opinion(compare(scores, name, primary), list(means))
-        if opinion is not None:
-            opinions.append(Opinion(name, primary, *opinion))
-    leads = tuple(_lead(found, best, other, plan=bootstrap) for other in others)
+        compared = compare(scores, name, primary)
+        order = [run for run in means if compared and run in compared.runs]
+        if compared and len(order) > 1 and order[0] == best:
+            favourite = compared.ranked(order)[0]
+            lead = _lead(compared, favourite, order[1] if favourite == best else best)
+            opinions.append(Opinion(name, primary, favourite, lead))
+    leads = tuple(_lead(deciding, best, other, plan=bootstrap) for other in others)
+    undecided = (lead.over for lead in leads if not lead.significant)
     return Choice(
         annotator=annotator,
         measure=measure,
-        n=found.values.shape[1],
-        pairs=len(found.differences.value),
+        n=deciding.values.shape[1],
+        pairs=len(deciding.differences.value),
         means=means,
         best=best,
         leads=leads,
         opinions=tuple(opinions),
-        most_lost=found.most_apart([best, *(lead.over for lead in leads if not lead.significant)]),
+        most_lost=deciding.most_apart([best, *undecided]),
     )
 
 
@@ -263,51 +261,28 @@ def primary_measures(scored: Iterable[tuple[str, str]]) -> dict[str, str]:
     return first
 
 
-def _opinion(found: RunScores | None, ranked: Sequence[str]) -> tuple[str, Lead] | None:
-    """The run that a measure favours, and its lead; None if it does not score the chosen run."""
-    if found is None or ranked[0] not in found.runs:
-        return None
-    order = [run for run in ranked if run in found.runs]
-    if len(order) < 2:
-        return None
-    best = found.ranked(order)[0]
-    over = order[1] if best == order[0] else order[0]
-    return best, _lead(found, best, over)
-
-
-def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = None) -> Lead:
+def _lead(scores: RunScores, run: str, over: str, *, plan: Bootstrap | None = None) -> Lead:
     """The lead of a run over another, and with ``plan`` the queries that it needs."""
-    value, low, high, p = found.difference(run, over)
-    significant = low > 0
-    needed = as_here = None
-    if significant or math.isinf(found.largest):
+    value, low, high, p = scores.difference(run, over)
+    paired = scores.paired(run, over)
+    needed: list[int | None] = [None, None]
+    if low > 0 or math.isinf(scores.largest):
         plan = None
     if plan is not None and plan.until:
-        needed, as_here = (
-            found.needed(run, over, plan.confidence, as_here=one) for one in (False, True)
-        )
-    elif plan is not None and plan.resamples and not found.means:
-        needed, as_here = (
+        level = plan.confidence
+        needed = [scores.needed(run, over, level, as_here=as_here) for as_here in (False, True)]
+    elif plan is not None and plan.resamples and not scores.means:
+        needed = [
             queries_needed(
-                found.paired(run, over),
-                found.largest,
+                paired,
+                scores.largest,
                 confidence=plan.confidence,
-                comparisons=len(found.differences.value),
-                clusters=found.clusters,
-                as_here=one,
+                comparisons=len(scores.differences.value),
+                clusters=scores.clusters,
+                as_here=as_here,
             )
-            for one in (False, True)
-        )
-    return Lead(
-        run=run,
-        over=over,
-        n=found.shared(run, over),
-        difference=value,
-        low=low,
-        high=high,
-        p=p,
-        significant=significant,
-        alike=value == 0 and not found.paired(run, over).any(),
-        queries_needed=needed,
-        queries_as_here=as_here,
-    )
+            for as_here in (False, True)
+        ]
+    alike = value == 0 and not paired.any()
+    n = scores.shared(run, over)
+    return Lead(run, over, n, value, low, high, p, low > 0, alike, *needed)

@@ -53,30 +53,29 @@ def queries_needed(
     confidence: float,
     comparisons: int = 1,
     clusters: Ints | None = None,
-    of_mean: float = 0.0,
+    excluded: float = 0.0,
     as_here: bool = False,
 ) -> int | None:
     """The least number of queries that would show a difference as small as these make likely with ``POWER``.
 
     Other queries are assumed to differ ``as_small_as_likely``; with ``as_here`` as these do, in mean and spread. A lead
-    is significant if its interval (``leads.paired_intervals``) excludes 0 (``of_mean``), which nearly means that
+    is significant if its interval (``leads.paired_intervals``) excludes 0 (``excluded``), which nearly means that
     ``_beyond_gaffke``, or for a single pair with clusters ``_beyond_bonett_price``, is above 0. Its distribution is
     assumed normal, with the variance by the delta method: if all differing queries favour one run, sums of powers rise
     together, and fixing all but the first would misstate n.
 
     Args:
         differences: (n,) query by query.
-        largest: as in ``leads.paired_intervals``.
-        comparisons: the number of comparisons to adjust for, 1 or more.
+        largest, comparisons: as in ``leads.paired_intervals``.
         clusters: (n,) the cluster of every query, from 0 without gaps: then the count is of mean differences of
             clusters, as large as these on average, and the result the number of their queries.
         of_mean: the mean that the interval should exclude, in the range of the differences.
 
     Returns:
-        ``MOST_QUERIES`` if that many do not suffice. None without information: all differences are ``of_mean`` (with
+        ``MOST_QUERIES`` if that many do not suffice. None without information: all differences are ``excluded`` (with
         ``as_here`` their mean is), or there is a single query.
     """
-    differences = differences - of_mean
+    differences = differences - excluded
     total = round(float(differences.sum()), DECIMALS)
     if len(differences) < 2 or not (total if as_here else differences.any()):
         return None
@@ -88,7 +87,7 @@ def queries_needed(
     turned = math.copysign(1, total) * differences / largest
     turned = turned if as_here else as_small_as_likely(turned)
     # Distance of the range's middle below the mean from which differences are measured.
-    shift = math.copysign(1, total) * of_mean / largest
+    shift = math.copysign(1, total) * excluded / largest
     moments = np.array([float((turned**power).mean()) for power in range(2 * _POWERS + 1)])
     level = 1 - (1 - confidence) / (2 * comparisons)
 
@@ -132,15 +131,13 @@ def least_enough(is_enough: Callable[[int], bool], least: int, most: float) -> i
 
 
 def _beyond_gaffke(sums: Floats, z: float, shift: float) -> Floats:
-    """How far Gaffke's lower bound is above 0.
+    """How far Gaffke's lower bound is above 0, with ``z`` the normal quantile.
 
     With exponential weights, the differences and the lower end of their range have cumulants of order r of (r - 1)!
     times the sum of their powers r. The quantile is Cornish & Fisher's (1938), with skewness and kurtosis.
 
-    Args:
-        sums: (4, ...) of the powers 1 to 4 of the differences, in units of the largest.
-        z: the normal quantile.
-        shift: distance of the range's middle below 0: the lower end is -1 - shift.
+    ``sums`` (4, ...) are of the powers 1 to 4 of the differences, in units of the largest; the range's middle is
+    ``shift`` below 0: its lower end is -1 - shift.
     """
     added = (-1 - shift) ** np.arange(1, _POWERS + 1)
     first, second, third, fourth = sums + added.reshape(_POWERS, *[1] * (sums.ndim - 1))
@@ -188,8 +185,7 @@ class Decision:
     """Decision about the lead of a run over another, from the first questions.
 
     Attributes:
-        n: questions that both runs have.
-        value: mean difference on them; NaN without any.
+        n, value: number of questions that both runs have, and mean difference on them; NaN without any.
         low, high: the confidence sequence of the mean at ``n``: it holds with the confidence for all pairs and all
             numbers of questions together. Within the range of differences, and widened to ``value``, which may leave
             the bounds of earlier questions; if these have crossed, each is the other's.
@@ -212,7 +208,7 @@ class Decision:
     @property
     def leads(self) -> int:
         """1 if the first run leads, -1 if the second does, 0 while undecided."""
-        return 0 if self.decided_at is None else (1 if self.low > 0 else -1)
+        return 0 if self.decided_at is None else 1 if self.low > 0 else -1
 
 
 def decided(
@@ -239,7 +235,7 @@ def decided(
         ValueError: a difference is larger than ``largest``; a cluster has more questions than ``most``.
     """
     limit = math.log(2 * max(len(paired), 1) / (1 - confidence))
-    found = []
+    decisions = []
     for differences in paired:
         known = ~np.isnan(differences)
         scaled = differences[known] / largest
@@ -251,8 +247,8 @@ def decided(
         if sizes.max(initial=0) > most:
             raise ValueError("a cluster has more questions than the largest")
         scaled = np.clip(scaled, -1, 1)
-        found.append(_decide(scaled, starts, sizes / most, largest, limit, len(paired)))
-    return tuple(found)
+        decisions.append(_decide(scaled, starts, sizes / most, largest, limit, len(paired)))
+    return tuple(decisions)
 
 
 def _decide(
@@ -260,8 +256,7 @@ def _decide(
 ) -> Decision:
     """The decision of a pair, in units of the largest difference; ``limit`` bounds the logarithm of the capital.
 
-    Args:
-        starts, weights: for every cluster, the place of its first question, and its size in units of the largest.
+    ``starts`` and ``weights``: per cluster, the place of its first question, and its size in units of the largest.
     """
     n = len(differences)
     if n == 0:
@@ -269,28 +264,20 @@ def _decide(
     value, ends = float(differences.mean()), np.append(starts[1:], n)
     means = np.add.reduceat(differences, starts) / (ends - starts)
     sides = means, -means
-    ahead, behind = (_log_capital(side, 0.0, weights) for side in sides)
-    highest = max(float(ahead.max()), float(behind.max()))
+    capital = np.maximum(*(_log_capital(side, 0.0, weights) for side in sides))
+    highest = float(capital.max())
     above, below = (_bound(side, weights, limit) for side in sides)
     low, high = min(above, -below, value), max(above, -below, value)
-    decided_at = None
+    decided_at = needed = None
     if highest >= limit and not low <= 0 <= high:
-        decided_at = int(ends[np.argmax(np.maximum(ahead, behind) >= limit)])
-    needed = None
-    if decided_at is None:
+        decided_at = int(ends[np.argmax(capital >= limit)])
+    else:
         highest = min(highest, limit)
         if value != 0:
             clusters = _needed(math.copysign(1, value) * means, weights, limit)
             needed = min(-(-clusters * n // len(starts)), MOST_QUERIES)
-    return Decision(
-        n=n,
-        value=value * largest,
-        low=low * largest,
-        high=high * largest,
-        p=min(1.0, 2 * pairs * math.exp(-max(highest, 0.0))),
-        decided_at=decided_at,
-        needed=needed,
-    )
+    p = min(1.0, 2 * pairs * math.exp(-max(highest, 0.0)))
+    return Decision(n, value * largest, low * largest, high * largest, p, decided_at, needed)
 
 
 def _log_capital(differences: Floats, mean: float, weights: Floats | float = 1.0) -> Floats:
@@ -300,20 +287,18 @@ def _log_capital(differences: Floats, mean: float, weights: Floats | float = 1.0
 
 
 def _log_sum(logarithms: Floats) -> Floats:
-    """The logarithm of the sum along the last axis; SciPy's would dominate the running time."""
+    """SciPy's ``logsumexp`` along the last axis, which would dominate the running time."""
     most = logarithms.max(axis=-1, keepdims=True)
     return np.asarray(most[..., 0] + np.log(np.exp(logarithms - most).sum(axis=-1)))
 
 
 def _bound(differences: Floats, weights: Floats, limit: float) -> float:
     """The highest mean that was bet against successfully at some time; -1 if none was."""
-    low, high = -1.0, 1.0
+    low, step = -1.0, 1.0
     for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if _log_capital(differences, middle, weights).max() >= limit:
-            low = middle
-        else:
-            high = middle
+        if _log_capital(differences, low + step, weights).max() >= limit:
+            low += step
+        step /= 2
     return low
 
 

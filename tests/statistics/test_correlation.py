@@ -23,7 +23,7 @@ from engine.statistics.correlation import (
     intraclass,
     margins,
 )
-from engine.statistics.resampling import for_each_block, replicate
+from engine.statistics.resampling import Draws, for_each_block, replicate
 from tests.expected import as_expected, refused
 
 
@@ -195,9 +195,7 @@ def clustered_sample(seed=0):
 def test_whole_clusters_are_left_out_and_resampled():
     x, y = clustered_sample()
     clusters = np.where(CLUSTERS < 29, CLUSTERS, 29 + np.arange(120) % 4)  # the last four are alone
-    found = replicate(
-        np.stack([x, y]), [(0, 1)], resamples=40, seed=3, leave_out=True, clusters=clusters
-    )
+    found = replicate(np.stack([x, y]), [(0, 1)], Draws(40, 3), leave_out=True, clusters=clusters)
     for cluster in range(33):
         kept = clusters != cluster
         tau = scipy.stats.kendalltau(x[kept], y[kept]).statistic
@@ -207,10 +205,8 @@ def test_whole_clusters_are_left_out_and_resampled():
         np.arange(120),
         120,
         lambda first, weights: drawn.extend(weights),
+        Draws(40, 3, threads=1),  # in their order
         clusters,
-        resamples=40,
-        seed=3,
-        threads=1,  # in their order
     )
     counts = np.array(drawn)
     for cluster in range(33):
@@ -225,7 +221,7 @@ def test_clusters_of_one_query_are_queries():
     x, y = clustered_sample()
     alone = np.arange(120)
     assert independent_queries(x, y, alone, confidence=0.95) == 120
-    settings = {"resamples": 40, "seed": 1, "leave_out": True}
+    settings = {"draws": Draws(40, 1), "leave_out": True}
     by_query = replicate(np.stack([x, y]), [(0, 1)], **settings)
     by_cluster = replicate(np.stack([x, y]), [(0, 1)], **settings, clusters=alone)
     assert (by_query.without == by_cluster.without).all()
@@ -251,7 +247,7 @@ def test_copies_of_a_query_say_no_more_than_the_query():
 def test_the_test_is_the_level_at_which_its_interval_reaches_0():
     x, y = clustered_sample()
     without = replicate(
-        np.stack([x, y]), [(0, 1)], resamples=0, seed=0, leave_out=True, clusters=CLUSTERS
+        np.stack([x, y]), [(0, 1)], Draws(0, 0), leave_out=True, clusters=CLUSTERS
     ).without[0, 0]
     tau = scipy.stats.kendalltau(x, y).statistic
     test = from_jackknife(tau, without, (x, y), CLUSTERS, confidence=0.95)

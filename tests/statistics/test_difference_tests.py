@@ -11,7 +11,6 @@ import scipy.stats
 from benchmarks._simulated import Pair as Drawn
 from engine.statistics import resampling
 from engine.statistics.difference_tests import (
-    Pair,
     difference_test,
     enough_for_jackknife,
     influences,
@@ -39,7 +38,7 @@ def made(values, n, seed=0):
 
 
 def pair_of(x, y):
-    return Pair(prepare(x), prepare(y))
+    return prepare(x), prepare(y)
 
 
 def weighted(x, y, weights):

@@ -21,7 +21,7 @@ from engine.statistics.leads import (
     paired_intervals,
     soft_pairwise_accuracy,
 )
-from engine.statistics.resampling import for_each_block_of_signs
+from engine.statistics.resampling import Draws, for_each_block_of_signs
 
 
 def differing(wins, losses, n):
@@ -164,7 +164,7 @@ def test_signs_are_as_often_plus_as_minus_and_not_those_of_the_resamples():
     def keep(first, signs):
         drawn[first : first + len(signs)] = signs
 
-    for_each_block_of_signs(3, keep, resamples=4000, seed=1)
+    for_each_block_of_signs(3, keep, Draws(4000, 1))
     assert {tuple(row) for row in drawn} == set(product((-1, 1), repeat=3))
     assert np.abs(np.cov(drawn.T) - np.eye(3)).max() < 0.06  # standard error 0.016
     assert np.abs(drawn.mean(axis=0)).max() < 0.06

@@ -161,7 +161,10 @@ def test_values_equal_scipys(seed):
     rng = np.random.default_rng(seed)
     x, y = rng.integers(0, 4, (2, 60)).astype(float)
     table = table_of(x, y)
-    for tau, rho in (methods._values(table[None], ((),))[:, 0], methods._of_shares(table / 60)):
+    for tau, rho in (
+        methods._values(table[None], ((),))[:, 0],
+        methods._shares_tau_and_rho(table / 60),
+    ):
         assert tau == pytest.approx(scipy.stats.kendalltau(x, y).statistic, abs=1e-12)
         assert rho == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-12)
 
@@ -188,7 +191,7 @@ def test_no_other_distribution_with_this_tau_is_likelier(table, wanted):
     for step in np.linspace(0, 1, 12)[1:]:
         tau = methods._tau_and_influence(shares)[0] * (1 - step) + wanted * step
         start = methods._most_likely(shares, start, tau)
-    found = methods._of_shares(start)[0]
+    found = methods._shares_tau_and_rho(start)[0]
     assert found == pytest.approx(wanted, abs=1e-3)
     assert start.sum() == pytest.approx(1)
 
@@ -201,7 +204,7 @@ def test_no_other_distribution_with_this_tau_is_likelier(table, wanted):
         np.log(np.full(shares.size, 1 / shares.size) * 0.5 + 0.5 * shares.ravel()),
         constraints=[{
             "type": "eq",
-            "fun": lambda values: methods._of_shares(
+            "fun": lambda values: methods._shares_tau_and_rho(
                 np.exp(logs(values)).reshape(shares.shape)
             )[0] - found,
         }],

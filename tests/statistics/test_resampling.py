@@ -6,7 +6,7 @@ import scipy.stats
 
 from engine.statistics import pairs as pairs_module
 from engine.statistics import resampling
-from engine.statistics.resampling import distinct_rows, for_each_block, replicate
+from engine.statistics.resampling import Draws, distinct_rows, for_each_block, replicate
 
 
 def drawn(columns, resamples, seed, threads=None):
@@ -17,7 +17,7 @@ def drawn(columns, resamples, seed, threads=None):
     def keep(first, block):
         weights[first : first + len(block)] = block
 
-    for_each_block(row_of, len(rows), keep, resamples=resamples, seed=seed, threads=threads)
+    for_each_block(row_of, len(rows), keep, Draws(resamples, seed, threads))
     return rows, weights
 
 
@@ -32,7 +32,7 @@ def columns_of(n, seed=0):
 def test_every_replicate_equals_scipy_on_the_drawn_queries(n, kept):
     columns = columns_of(n)[kept]
     pairs = [(0, 2), (1, 2), (0, 1)]
-    result = replicate(columns, pairs, resamples=40, seed=5)
+    result = replicate(columns, pairs, Draws(40, 5))
     rows, weights = drawn(columns, 40, 5)
     assert set(weights.sum(axis=1)) == {n}
     for pair, (i, j) in enumerate(pairs):
@@ -53,9 +53,7 @@ def test_every_replicate_equals_scipy_on_the_drawn_queries(n, kept):
 @pytest.mark.parametrize("n", [50, 3000])
 def test_the_same_bits_for_any_number_of_threads(n):
     columns = columns_of(n)
-    one, two, five = (
-        replicate(columns, [(1, 2), (0, 2)], resamples=150, seed=1, threads=t) for t in (1, 2, 5)
-    )
+    one, two, five = (replicate(columns, [(1, 2), (0, 2)], Draws(150, 1, t)) for t in (1, 2, 5))
     for other in (two, five):
         np.testing.assert_array_equal(one.taus, other.taus)
         np.testing.assert_array_equal(one.rhos, other.rhos)
@@ -63,17 +61,17 @@ def test_the_same_bits_for_any_number_of_threads(n):
 
 def test_more_resamples_begin_with_the_same():
     columns = columns_of(50)
-    few, many = (replicate(columns, [(0, 2)], resamples=r, seed=1) for r in (50, 150))
+    few, many = (replicate(columns, [(0, 2)], Draws(r, 1)) for r in (50, 150))
     np.testing.assert_array_equal(few.taus, many.taus[:, :50])
-    other = replicate(columns, [(0, 2)], resamples=50, seed=2)
+    other = replicate(columns, [(0, 2)], Draws(50, 2))
     assert (few.taus != other.taus).any()
 
 
 def test_pairs_are_resampled_alike_in_whatever_groups_memory_allows():
     columns = columns_of(100)
     pairs = [(0, 2), (1, 2), (0, 1), (1, 2)]
-    whole = replicate(columns, pairs, resamples=70, seed=1, leave_out=True)
-    apart = replicate(columns, pairs, resamples=70, seed=1, leave_out=True, table_bytes=1)
+    whole = replicate(columns, pairs, Draws(70, 1), leave_out=True)
+    apart = replicate(columns, pairs, Draws(70, 1), leave_out=True, table_bytes=1)
     for name in ("tau", "rho", "taus", "rhos", "without"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(apart, name))
     np.testing.assert_array_equal(whole.taus[1], whole.taus[3])
@@ -81,8 +79,8 @@ def test_pairs_are_resampled_alike_in_whatever_groups_memory_allows():
 
 def test_other_columns_do_not_change_what_is_drawn():
     columns = columns_of(100)
-    one = replicate(columns[[0, 2]], [(0, 1)], resamples=70, seed=1)
-    among_others = replicate(columns, [(0, 2)], resamples=70, seed=1)
+    one = replicate(columns[[0, 2]], [(0, 1)], Draws(70, 1))
+    among_others = replicate(columns, [(0, 2)], Draws(70, 1))
     np.testing.assert_array_equal(one.taus, among_others.taus)
 
 
@@ -109,7 +107,7 @@ def test_multiplicities_have_16_bits_where_these_hold_every_total(n, clusters, b
     found = []
     of_cluster = None if clusters is None else np.minimum(np.arange(n), clusters)
     use = lambda first, block: found.append(block)  # noqa: E731
-    for_each_block(np.arange(n), n, use, of_cluster, resamples=1, seed=0)
+    for_each_block(np.arange(n), n, use, Draws(1, 0), of_cluster)
     assert [block.dtype.itemsize * 8 for block in found] == [bits]
 
 
@@ -118,19 +116,19 @@ def test_an_error_in_a_block_is_not_lost():
         raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
-        for_each_block(np.arange(5), 5, fail, resamples=10, seed=0)
+        for_each_block(np.arange(5), 5, fail, Draws(10, 0))
 
 
 @pytest.mark.parametrize("n", [60, 3000])
 def test_the_same_bits_however_much_is_done_at_a_time(n, monkeypatch):
     columns, pairs = columns_of(n), [(1, 2), (0, 1)]
-    whole = replicate(columns, pairs, resamples=40, seed=1, leave_out=True)
+    whole = replicate(columns, pairs, Draws(40, 1), leave_out=True)
     # One row is ranked, one block of pairs multiplied and one resample drawn at a time; signs are bytes.
     for name in ("_CELLS", "FEW_CELLS", "_SIGNS", "_HELD_SIGNS", "_PRODUCT"):
         monkeypatch.setattr(pairs_module, name, 1)
     for name in ("_DRAWN", "_BLOCKS_BYTES", "FEW_CELLS"):
         monkeypatch.setattr(resampling, name, 1)
-    cut = replicate(columns, pairs, resamples=40, seed=1, leave_out=True, table_bytes=1)
+    cut = replicate(columns, pairs, Draws(40, 1), leave_out=True, table_bytes=1)
     np.testing.assert_array_equal(whole.taus, cut.taus)
     np.testing.assert_array_equal(whole.rhos, cut.rhos)
     np.testing.assert_array_equal(whole.without, cut.without)
@@ -141,7 +139,7 @@ def test_resampling_many_queries_takes_little_more_than_their_multiplicities():
     columns = draw.random((3, n))
     tracemalloc.start()
     try:
-        replicate(columns, [(0, 1), (0, 2), (1, 2)], resamples=32, seed=0, threads=1)
+        replicate(columns, [(0, 1), (0, 2), (1, 2)], Draws(32, 0, 1))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -210,7 +210,7 @@ def test_with_f_fixed_it_is_the_difference_estimator(monkeypatch):
     rng = np.random.default_rng(7)
     y, features = made(rng, 400, 0.3)
     f = 0.1 + features @ [0.4, 0.2, 0.3]
-    monkeypatch.setattr(single_labels, "_fitted", lambda columns, known, of_all: f)
+    monkeypatch.setattr(single_labels, "_fitted", lambda columns, known, every: f)
     known = sampled(rng, y, 90)
     read = ~np.isnan(known)
     found = estimate(known, features)

@@ -15,7 +15,7 @@ from engine import tables
 from engine.statistics import methods
 from engine.statistics.bounded import holm
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.difference_tests import Pair, permutation_test, prepare
+from engine.statistics.difference_tests import permutation_test, prepare
 from engine.statistics.leads import paired_intervals
 from engine.statistics.table import analyse
 from engine.statistics.until import queries_needed
@@ -110,7 +110,7 @@ def test_few_queries_are_compared_by_permuting_the_outcomes():
     found = analyse(query_scores, downstream, bootstrap).comparisons
     assert set(found["method"]) == {"permutation"}
     sides = {
-        (run, annotator): Pair(prepare(scores["value"].to_numpy()), prepare(y["value"].to_numpy()))
+        (run, annotator): tuple(prepare(side["value"].to_numpy()) for side in (scores, y))
         for (run, annotator), scores in query_scores.group_by("run", "annotator")
         for y in [downstream.filter(run=run)]
     }

@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 DEFAULT_REL = 1.0
 Running = Callable[..., Iterator[Floats]]
 # A sum over the lists' judged sets: a method of ``Lists`` and its arguments.
-OfSets = Callable[[tuple[Any, ...]], Floats]
+SetSums = Callable[[tuple[Any, ...]], Floats]
 
 
 class Lists:
@@ -43,35 +43,38 @@ class Lists:
         real_valued: bool,
         cutoffs: frozenset[int],
         grades: int = 0,
-        of_sets: OfSets | None = None,
+        set_sums: SetSums | None = None,
     ) -> None:
         self.lengths, self.real_valued, self.cutoffs = lengths, real_valued, cutoffs
-        self._given, self._grades, self._of_sets = labels, grades, of_sets
+        self._unfilled, self._grades, self._set_sums = labels, grades, set_sums
         self.labels = np.nan_to_num(labels, nan=0.0) if np.isnan(labels).any() else labels
         self._sums: dict[Any, dict[int | None, Floats]] = {}
         self._relevant: dict[float, Floats] = {}
 
-    def at(self, cutoff: int | None, running: Running, *given: Any) -> Floats:
+    def at(self, cutoff: int | None, running: Running, *parameters: Any) -> Floats:
         """Sums over the lists' first passages; over all passages without a cutoff."""
-        if (running, given) not in self._sums:
-            total, sums = np.zeros(len(self.lengths)), self._sums.setdefault((running, given), {})
-            for rank, total in enumerate(running(self, *given), 1):
+        if (running, parameters) not in self._sums:
+            total, sums = (
+                np.zeros(len(self.lengths)),
+                self._sums.setdefault((running, parameters), {}),
+            )
+            for rank, total in enumerate(running(self, *parameters), 1):
                 if rank in self.cutoffs:
                     sums[rank] = total.copy()
             sums.update({k: total for k in (None, *self.cutoffs) if k not in sums})
-        return self._sums[running, given][cutoff]
+        return self._sums[running, parameters][cutoff]
 
-    def judged(self, running: Running, *given: Any) -> Floats:
+    def judged(self, running: Running, *parameters: Any) -> Floats:
         """Sums over the lists' judged sets, which have no order."""
-        key = (Lists.at, None, running, *given)
-        return self.at(*key[1:]) if self._of_sets is None else self._of_sets(key)
+        key = (Lists.at, None, running, *parameters)
+        return self.at(*key[1:]) if self._set_sums is None else self._set_sums(key)
 
-    def best(self, cutoff: int | None, running: Running, *given: Any) -> Floats:
+    def best(self, cutoff: int | None, running: Running, *parameters: Any) -> Floats:
         """Sums over the first of the lists' judged sets, the largest labels first."""
-        if self._of_sets is not None:
-            return self._of_sets((Lists.best, cutoff, running, *given))
+        if self._set_sums is not None:
+            return self._set_sums((Lists.best, cutoff, running, *parameters))
         lists, places = self._best_first
-        return lists.at(cutoff, running, *given)[places]
+        return lists.at(cutoff, running, *parameters)[places]
 
     @cached_property
     def _best_first(self) -> tuple[Lists, Ints | slice]:
@@ -84,8 +87,8 @@ class Lists:
             for grade in range(1, self._grades + 1):
                 at_least = (matrix >= grade).view(np.uint8)
                 key = key * (len(matrix) + 1) + np.add.reduce(at_least, axis=0, dtype=np.uint32)
-            _, one_of_each, places = np.unique(key, return_index=True, return_inverse=True)
-            matrix = matrix[:, one_of_each]
+            _, firsts, places = np.unique(key, return_index=True, return_inverse=True)
+            matrix = matrix[:, firsts]
         # Sorting by list is faster if its labels are adjacent.
         ordered = np.ascontiguousarray(np.sort(np.ascontiguousarray(matrix.T))[:, ::-1].T)
         lengths = np.full(ordered.shape[1], len(ordered))
@@ -94,7 +97,7 @@ class Lists:
     @cached_property
     def known(self) -> npt.NDArray[np.bool_]:
         """(ranks, lists) whether a passage is judged; padding is not."""
-        return ~np.isnan(self._given) & (np.arange(len(self.labels))[:, None] < self.lengths)
+        return ~np.isnan(self._unfilled) & (np.arange(len(self.labels))[:, None] < self.lengths)
 
     def relevant(self, threshold: float) -> Floats:
         """(ranks, lists) 1 for a label of at least the threshold, else 0."""
@@ -132,9 +135,7 @@ def mass(of: Lists) -> Iterator[Floats]:
 
 def ratio(numerator: Floats, denominator: Floats | Ints | int) -> Floats:
     """The quotient; 0 if the denominator is, as the numerator then is 0 too."""
-    if isinstance(denominator, int):
-        return numerator / denominator
-    return np.asarray(numerator / np.where(denominator > 0, denominator, 1))
+    return np.asarray(numerator / np.where(np.greater(denominator, 0), denominator, 1))
 
 
 def equal_labels(label: float, ranks: int) -> Lists:
@@ -143,19 +144,12 @@ def equal_labels(label: float, ranks: int) -> Lists:
 
 
 class Option(NamedTuple):
-    """A parameter of a measure that its name may set, ``rel`` in ``AP(rel=2)``.
+    """A parameter of a measure that its name may set, ``rel`` in ``AP(rel=2)``."""
 
-    Attributes:
-        help: its meaning, a noun.
-        example: as a name writes it.
-        read: parses a text; ValueError if invalid.
-        problem, remedy: the refusal of a value, which follows ``problem``.
-    """
-
-    help: str
-    example: str
-    read: Callable[[str], Any]
-    problem: str
+    help: str  # its meaning, a noun
+    example: str  # as a name writes it
+    read: Callable[[str], Any]  # parses a text; ValueError if invalid
+    problem: str  # of a refused value, which follows
     remedy: str
 
 
@@ -260,14 +254,15 @@ class Measure(ABC):
     @classmethod
     def options(cls) -> dict[str, Option]:
         """The parameters that its name may set, besides the cutoff."""
-        given = {one.name: one.metadata.get("option") for one in fields(cls)}
-        counts = cls.labels in ("relevance", "shares")
-        return {name: one for name, one in given.items() if one and (counts or name != "rel")}
+        options = {field.name: field.metadata.get("option") for field in fields(cls)}
+        if cls.labels not in ("relevance", "shares"):
+            del options["rel"]
+        return {name: option for name, option in options.items() if option}
 
     def __str__(self) -> str:
-        given = {name: getattr(self, name) for name in self.options()}
-        usual = {one.name: one.default for one in fields(self)}
-        options = ",".join(f"{n}={_written(v)}" for n, v in given.items() if v != usual[n])
+        values = {name: getattr(self, name) for name in self.options()}
+        usual = {field.name: field.default for field in fields(self)}
+        options = ",".join(f"{n}={_written(v)}" for n, v in values.items() if v != usual[n])
         cutoff = "" if self.cutoff is None else f"@{self.cutoff}"
         if self.tokens is not None:
             cutoff = f"@{self.tokens}tok"
@@ -280,9 +275,8 @@ class Measure(ABC):
 
     def takes_labels(self, real_valued: bool) -> bool:
         """Whether labels count unchanged, rather than as relevant or not."""
-        return self.labels == "gains" or (
-            self.labels == "shares" and real_valued and self.rel is None
-        )
+        shares = self.labels == "shares" and real_valued and self.rel is None
+        return shares or self.labels == "gains"
 
     def with_threshold(self, rel: float = DEFAULT_REL) -> Self:
         """The measure with a threshold; itself if it has one, or cannot have one."""

@@ -16,10 +16,10 @@ def misses(of: Lists, threshold: float) -> Iterator[Floats]:
 
 def preferences(of: Lists, threshold: float) -> Iterator[Floats]:
     """For each relevant passage, the share of the judged others that are not before it."""
-    found = of.judged(hits, threshold)
-    others = np.minimum(of.judged(misses, threshold), found)
+    relevant = of.judged(hits, threshold)
+    others = np.minimum(of.judged(misses, threshold), relevant)
     rows = zip(of.relevant(threshold), misses(of, threshold), strict=True)
-    return added(of, (row * (1 - ratio(np.minimum(n, found), others)) for row, n in rows))
+    return added(of, (row * (1 - ratio(np.minimum(n, relevant), others)) for row, n in rows))
 
 
 class BinaryPreference(Measure):
@@ -39,7 +39,6 @@ class BinaryPreference(Measure):
 
 
 def judged(of: Lists) -> Iterator[Floats]:
-    """The number of judged passages."""
     return added(of, of.known)
 
 

@@ -11,10 +11,10 @@ from engine.ranking.kinds.base import Floats, Lists, Measure, Names, added, hits
 
 def precisions(of: Lists, threshold: float) -> Iterator[Floats]:
     """The precision at each relevant rank."""
-    total, found, scratch = np.zeros((3, len(of.lengths)))
+    total, above, scratch = np.zeros((3, len(of.lengths)))
     for rank, relevant in enumerate(of.relevant(threshold), 1):
-        found += relevant
-        np.multiply(relevant, found, out=scratch)
+        above += relevant
+        np.multiply(relevant, above, out=scratch)
         total += np.divide(scratch, rank, out=scratch)
         yield total
 
@@ -28,8 +28,8 @@ class AveragePrecision(Measure):
     reads = "judged"
 
     def value(self, of: Lists) -> Floats:
-        found = of.at(self.cutoff, precisions, self.threshold)
-        return ratio(found, of.judged(hits, self.threshold))
+        sums = of.at(self.cutoff, precisions, self.threshold)
+        return ratio(sums, of.judged(hits, self.threshold))
 
 
 def first(of: Lists, threshold: float) -> Iterator[Floats]:

@@ -16,7 +16,7 @@ from engine.ranking.kinds.base import Floats, Lists, Measure, Names, hits, mass,
 class _Share(Measure):
     labels = "shares"
 
-    def _found(self, of: Lists) -> Floats:
+    def _listed(self, of: Lists) -> Floats:
         if self.takes_labels(of.real_valued):
             return of.at(self.cutoff, mass)
         return of.at(self.cutoff, hits, self.threshold)
@@ -37,7 +37,7 @@ class Precision(_Share):
     of_one_list = counts_tokens = True
 
     def value(self, of: Lists) -> Floats:
-        return ratio(self._found(of), of.depth(self.cutoff))
+        return ratio(self._listed(of), of.depth(self.cutoff))
 
 
 class Recall(_Share):
@@ -49,7 +49,7 @@ class Recall(_Share):
     reads = "recall"
 
     def value(self, of: Lists) -> Floats:
-        return ratio(self._found(of), self._all(of))
+        return ratio(self._listed(of), self._all(of))
 
 
 class F1(_Share):
@@ -61,8 +61,8 @@ class F1(_Share):
     has_budget = False
 
     def value(self, of: Lists) -> Floats:
-        found = self._found(of)
-        return np.where(found > 0, ratio(2 * found, of.depth(self.cutoff) + self._all(of)), 0.0)
+        listed = self._listed(of)
+        return np.where(listed > 0, ratio(2 * listed, of.depth(self.cutoff) + self._all(of)), 0.0)
 
 
 def largest(of: Lists) -> Iterator[Floats]:
@@ -84,4 +84,4 @@ class Success(_Share):
     def value(self, of: Lists) -> Floats:
         if self.takes_labels(of.real_valued):
             return of.at(self.cutoff, largest)
-        return np.minimum(self._found(of), 1.0)
+        return np.minimum(self._listed(of), 1.0)

@@ -13,8 +13,8 @@ from engine.ranking.kinds.gains import exponential
 
 def seen(of: Lists, p: float, threshold: float | None) -> Iterator[Floats]:
     """Labels, or hits at a threshold, times p ** (rank - 1)."""
-    found = of.labels if threshold is None else of.relevant(threshold)
-    return added(of, (row * p**place for place, row in enumerate(found)))
+    gains = of.labels if threshold is None else of.relevant(threshold)
+    return added(of, (row * p**place for place, row in enumerate(gains)))
 
 
 @dataclass(frozen=True)
