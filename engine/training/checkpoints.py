@@ -77,11 +77,11 @@ class Progress:
     @property
     def best_value(self) -> float | None:
         """The metric of the best evaluation; None without any."""
-        return max((one.value for one in self.evaluations), default=None)
+        return max((evaluation.value for evaluation in self.evaluations), default=None)
 
     def since_best(self) -> int:
         """Evaluations since the first of the best ones: equally good ones are no improvement."""
-        values = [one.value for one in self.evaluations]
+        values = [evaluation.value for evaluation in self.evaluations]
         return len(values) - 1 - values.index(max(values)) if values else 0
 
 
@@ -93,9 +93,8 @@ def load_progress(folder: Folder, run: str) -> Progress | None:
     """
     try:
         content = json.loads(folder.read(_STATE))
-        evaluations = [Evaluation(**one) for one in content["evaluations"]]
-        cuts = Cuts(**content["cuts"])
-        progress = Progress(**{**content, "evaluations": evaluations, "cuts": cuts})
+        content["evaluations"] = [Evaluation(**stored) for stored in content["evaluations"]]
+        progress = Progress(**content | {"cuts": Cuts(**content["cuts"])})
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -163,8 +162,8 @@ def _name(step: int) -> str:
 
 
 def _delete(folder: Folder, but: tuple[int, ...] = ()) -> None:
-    kept = set(map(_name, but))
+    spared = set(map(_name, but))
     for name in folder.folders():
-        if _CHECKPOINT.fullmatch(name) and name not in kept:
+        if _CHECKPOINT.fullmatch(name) and name not in spared:
             (folder / name).delete((folder / name).names())
             folder.delete_empty([name])

@@ -11,6 +11,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -28,8 +29,6 @@ class Example(NamedTuple):
     Attributes:
         inputs: of the encoder: a single one, or one per passage with Fusion-in-Decoder.
         target: the decoder's target, with its end token unless it was cut.
-        cut_inputs: number of inputs that were cut.
-        cut_target: whether the target was cut.
     """
 
     inputs: tuple[tuple[int, ...], ...]
@@ -84,8 +83,8 @@ def trainable(readings: Readings) -> tuple[Readings, int, int]:
     listed = readings.lists.filter(pl.col(DOC_IDS).list.len() > 0)
     queries = answered.join(listed, on=QUERY_ID, how="semi", maintain_order="left")
     lists = queries.select(QUERY_ID).join(listed, on=QUERY_ID, how="left", maintain_order="left")
-    kept = replace(readings, queries=queries, lists=lists)
-    return kept, readings.queries.height - answered.height, answered.height - queries.height
+    trained = replace(readings, queries=queries, lists=lists)
+    return trained, readings.queries.height - answered.height, answered.height - queries.height
 
 
 def order(examples: int, seed: int, epoch: int) -> list[int]:
@@ -95,13 +94,7 @@ def order(examples: int, seed: int, epoch: int) -> list[int]:
 
 @dataclass(eq=False)
 class ReadingExamples:
-    """The examples of queries, their passages and their answers.
-
-    Attributes:
-        readings: queries that are ``trainable``.
-        longest_input: tokens of an input at most (``models.tokenizing.longest_input``).
-        end: the token that ends a target.
-    """
+    """The examples of ``trainable`` queries: ``longest_input`` tokens at most, targets that ``end`` in this token."""
 
     readings: Readings
     prompt: Prompt
@@ -117,13 +110,11 @@ class ReadingExamples:
         queries, corpus = self.readings.queries, self.readings.corpus
         self._rows = list(queries.select(QUERY_ID, QUERY, ANSWERS).iter_rows())
         self._lists: list[list[str]] = self.readings.lists[DOC_IDS].to_list()
-        self._passages = {
-            doc_id: (title, text)
-            for doc_id, title, text in corpus.select(DOC_ID, TITLE, TEXT).iter_rows()
-        }
+        rows = corpus.select(DOC_ID, TITLE, TEXT).iter_rows()
+        self._passages = {doc_id: (title, text) for doc_id, title, text in rows}
         content = hashlib.sha256(json.dumps([self._rows, self._lists]).encode())
-        for doc_id in sorted(self._passages):
-            content.update(json.dumps([doc_id, *self._passages[doc_id]]).encode())
+        for doc_id, passage in sorted(self._passages.items()):
+            content.update(json.dumps([doc_id, *passage]).encode())
         self.digest = content.hexdigest()
 
     def __len__(self) -> int:
@@ -135,28 +126,24 @@ class ReadingExamples:
             self.prompt.render(self._rows[i][1], [self._passages[d] for d in self._lists[i]])
             for i in places
         ]
+        flat, limit = list(chain.from_iterable(texts)), self.longest_input
         items = iter(
-            tokenize(
-                self.tokenizer,
-                [text for inputs in texts for text in inputs],
-                limit=self.longest_input,
-                special_tokens=self.special_tokens,
-            )
+            tokenize(self.tokenizer, flat, limit=limit, special_tokens=self.special_tokens)
         )
         targets = self._targets([self._answer(epoch, i) for i in places])
         examples: list[Example] = []
-        for inputs, (target, cut) in zip(texts, targets, strict=True):
+        for inputs, (target, is_cut) in zip(texts, targets, strict=True):
             own = [next(items) for _ in inputs]
             tokens = tuple(item.tokens for item in own)
-            examples.append(Example(tokens, target, sum(item.truncated for item in own), cut))
+            examples.append(Example(tokens, target, sum(item.truncated for item in own), is_cut))
         return examples
 
     def _answer(self, epoch: int, place: int) -> str:
         query_id, _, answers = self._rows[place]
-        known = [answer for answer in answers if answer.strip()]
+        filled = [answer for answer in answers if answer.strip()]
         if self.recipe.target == "first":
-            return known[0]
-        return random.Random(f"{self.recipe.seed} {epoch} {query_id}").choice(known)
+            return filled[0]
+        return random.Random(f"{self.recipe.seed} {epoch} {query_id}").choice(filled)
 
     def _targets(self, answers: Sequence[str]) -> list[tuple[tuple[int, ...], bool]]:
         """Tokens of answers, and whether they were cut: a reader stops there, so that no end follows."""

@@ -49,10 +49,9 @@ class TrainingFiles(CheckedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.dev_queries is None) != (self.dev_run is None):
-            given, lacking = ("dev_queries", "dev_run")[:: 1 if self.dev_run is None else -1]
-            raise InputError(
-                f"`{given}` without `{lacking}`", "give both, or neither", "settings.pair"
-            )
+            present, absent = ("dev_queries", "dev_run")[:: 1 if self.dev_run is None else -1]
+            problem = f"`{present}` without `{absent}`"
+            raise InputError(problem, "give both, or neither", "settings.pair")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,25 +70,17 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
         InputError: a file cannot be used, no query is left to train on, or a development query has no answer
             that the metric can score.
     """
-    given, notes_of_files = _read(files, files.queries, files.run, k=k, limit=files.limit)
-    train, without_answers, without_results = trainable(given)
+    path = files.queries
+    readings, notes_of_files = _read(files, path, files.run, k=k, limit=files.limit)
+    train, without_answers, without_results = trainable(readings)
     if train.queries.is_empty():
         problem = "no query has both an answer and a listed passage"
-        raise InputError(
-            problem, "add answers, or list passages", "training.queries", path=files.queries
-        )
+        raise InputError(problem, "add answers, or list passages", "training.queries", path=path)
+    words = "[query has|queries have] no {} and [was|were] left out"
     notes = [
         *notes_of_files,
-        count_note(
-            "queries_without_answers",
-            without_answers,
-            "[query has|queries have] no answer and [was|were] left out",
-        ),
-        count_note(
-            "queries_without_results",
-            without_results,
-            "[query has|queries have] no listed passage and [was|were] left out",
-        ),
+        count_note("queries_without_answers", without_answers, words.format("answer")),
+        count_note("queries_without_results", without_results, words.format("listed passage")),
     ]
     dev = None
     if files.dev_queries is not None and files.dev_run is not None:
@@ -130,9 +121,6 @@ def _read(
         need_answers=False,
     )
     inputs = InMemoryInputs.of_files(named, k=k).inputs
-    lists = (
-        inputs.runs.sort(QUERY_ID, RANK)
-        .group_by(QUERY_ID, maintain_order=True)
-        .agg(pl.col(DOC_ID).alias(DOC_IDS))
-    )
+    by_query = inputs.runs.sort(QUERY_ID, RANK).group_by(QUERY_ID, maintain_order=True)
+    lists = by_query.agg(pl.col(DOC_ID).alias(DOC_IDS))
     return Readings(inputs.queries, lists, inputs.corpus), inputs.notes

@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from engine.machine import batching, device, model_files
-from engine.machine.model_files import load_model, refuse_missing
+from engine.machine import batching, device
+from engine.machine.model_files import load_model, refusals, refuse_missing, tokenizer_and_config
 from engine.messages.errors import InputError
 from engine.reading.models import t5  # noqa: F401 (makes its model type known)
 from engine.reading.models.tokenizing import longest_input
@@ -78,7 +78,6 @@ class Learner:
             inputs = tuple((self._start,) * length for length in lengths)
             self._forward_backward([Example(inputs, query.target)])
 
-        per_token = 1.0
         for chosen in (False, True) if checkpointing is None else (checkpointing,):
             self._set_checkpointing(chosen)
             cost = device.token_cost(self.device, probe)
@@ -104,7 +103,7 @@ class Learner:
             batches = self.cut(examples)
             try:
                 torch.manual_seed(seed)
-                return sum(self._forward_backward([examples[i] for i in one]) for one in batches)
+                return sum(self._forward_backward([examples[i] for i in part]) for part in batches)
             except (RuntimeError, MemoryError) as error:
                 if not batching.is_out_of_memory(error):
                     raise
@@ -113,7 +112,7 @@ class Learner:
             self.model.zero_grad()
             self.halvings += 1
             if max(map(len, batches)) > 1:
-                largest = max(_tokens(_shape(examples[i]) for i in one) for one in batches)
+                largest = max(_tokens(_shape(examples[i]) for i in part) for part in batches)
                 self.tokens = max(1, min(self.tokens, largest) // 2)
             elif may_checkpoint and not self.model.is_gradient_checkpointing:
                 self._set_checkpointing(True)
@@ -151,10 +150,8 @@ class Learner:
         ids = pad_sequence(inputs, batch_first=True, padding_value=self._pad).to(self.device)
         mask = self._mask(map(len, inputs))
         counts = [sum(map(len, example.inputs)) for example in examples]
-        half = torch.autocast(
-            self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"
-        )
-        with half:
+        in_half = self.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=in_half):
             states = self.model.encoder(input_ids=ids, attention_mask=mask.long())[0]
             # The states of a query's inputs end to end: (examples, most tokens, width).
             joined = pad_sequence(list(states[mask].split(counts)), batch_first=True)
@@ -205,7 +202,7 @@ def save(model: Any, start: Path, directory: Path) -> None:
     model.config.save_pretrained(directory)
     model.generation_config.save_pretrained(directory)
     # Not by save_pretrained: of several workers it has only the first one write.
-    weights = {name: one.detach().cpu().contiguous() for name, one in model.named_parameters()}
+    weights = {name: own.detach().cpu().contiguous() for name, own in model.named_parameters()}
     with reported_writing(directory / WEIGHTS):
         save_file(weights, directory / WEIGHTS, metadata={"format": "pt"})
     for file in sorted(start.iterdir()):
@@ -223,17 +220,11 @@ def load_learner(
         InputError: it cannot be loaded, or memory cannot hold it in training.
     """
     spec = start.spec
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            spec.path, local_files_only=True, trust_remote_code=False
-        )
+    with refusals(spec.name):
+        tokenizer, _ = tokenizer_and_config(spec.path, "")
         model = initial_model(start, recipe.seed)
-    except InputError:
-        raise
-    except Exception as error:
-        raise model_files.refusal(error, spec.name) from error
     _refuse_unfit(model, tokenizer, spec)
-    parameters = sum(one.numel() for one in model.parameters())
+    parameters = sum(weight.numel() for weight in model.parameters())
     refuse_too_little(spec.memory, parameters)  # unknown before for a start from scratch
     try:
         learner = Learner(model.to(where), precision)
@@ -267,13 +258,10 @@ def initial_model(start: Start, seed: int) -> Any:
     config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     if start.from_scratch:
         torch.manual_seed(seed)
-        return AutoModelForSeq2SeqLM.from_config(
-            config, dtype=torch.float32, trust_remote_code=False
-        )
-    cpu = torch.device("cpu")
-    model, loading = load_model(
-        "encoder-decoder", path, config=config, dtype="float32", code="", device=cpu
-    )
+        make = AutoModelForSeq2SeqLM.from_config
+        return make(config, dtype=torch.float32, trust_remote_code=False)
+    loaded_as: dict[str, Any] = {"dtype": "float32", "code": "", "device": torch.device("cpu")}
+    model, loading = load_model("encoder-decoder", path, config=config, **loaded_as)
     refuse_missing(loading, start.spec.name)
     return model
 

@@ -32,29 +32,25 @@ _SECONDS_BETWEEN_LOOKS = 0.3
 _SECONDS_OF_PATIENCE = 6 * 3600
 
 
-class _ProgressActor:
+class _Desk:
     """An actor beside the driver: takes the first worker's progress, and the error of a failed worker."""
 
     def __init__(self) -> None:
-        self._told: tuple[Progress, int] | None = None
-        self._error: Exception | None = None
-        self._result: Progress | None = None
+        self._news: tuple[Progress, int] | None = None
+        self._outcome: tuple[Progress | None, Exception | None] = None, None
 
     def tell(self, progress: Progress, steps: int) -> None:
-        self._told = progress, steps
+        self._news = progress, steps
 
-    def told(self) -> tuple[Progress, int] | None:
-        told, self._told = self._told, None
-        return told
+    def news(self) -> tuple[Progress, int] | None:
+        news, self._news = self._news, None
+        return news
 
-    def fail(self, error: Exception) -> None:
-        self._error = self._error or error
-
-    def finish(self, result: Progress) -> None:
-        self._result = result
+    def end(self, result: Progress | None, error: Exception | None = None) -> None:
+        self._outcome = result or self._outcome[0], self._outcome[1] or error
 
     def outcome(self) -> tuple[Progress | None, Exception | None]:
-        return self._result, self._error
+        return self._outcome
 
 
 def train_on_ray(
@@ -84,14 +80,12 @@ def train_on_ray(
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     gpus = _gpus(workers)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    desk = ray.remote(num_cpus=0, scheduling_strategy=here)(_ProgressActor).remote()
+    desk = ray.remote(num_cpus=0, scheduling_strategy=here)(_Desk).remote()
     spec = plan.start.spec
     if not gpus and not spec.memory and workers.workers > 1:
         # Half of the machine, as two workers would have by default.
-        start = replace(
-            plan.start, spec=replace(spec, memory=machine_memory() // (2 * workers.workers))
-        )
-        plan = replace(plan, start=start)
+        spec = replace(spec, memory=machine_memory() // (2 * workers.workers))
+        plan = replace(plan, start=replace(plan.start, spec=spec))
     at = Folder(folder.at.absolute()) if isinstance(folder.at, Path) else folder
     resources = {"GPU": 1.0} if gpus else {"CPU": cluster.cpus_per_actor(workers.workers)}
     with tempfile.TemporaryDirectory(prefix="erag-train-") as storage:
@@ -115,9 +109,8 @@ def train_on_ray(
         raise error
     if failure is not None or result is None:
         why = cluster.cause(failure) if failure else "it ended without a result"
-        raise ReadError(
-            f"training on Ray failed: {why}; checkpoints are kept: run the same command again"
-        ) from failure
+        kept = "checkpoints are kept: run the same command again"
+        raise ReadError(f"training on Ray failed: {why}; {kept}") from failure
     return result
 
 
@@ -138,17 +131,16 @@ def _watched(trainer: Any, desk: Any, on_progress: OnProgress) -> Exception | No
     while goes_on:
         thread.join(_SECONDS_BETWEEN_LOOKS)
         goes_on = thread.is_alive()
-        if (told := ray.get(desk.told.remote())) is not None:
-            on_progress(*told)
+        if (news := ray.get(desk.news.remote())) is not None:
+            on_progress(*news)
     return failures[0] if failures else None
 
 
 def _gpus(workers: Workers) -> int:
     has = ray.cluster_resources().get("GPU", 0)
-    known = [*nodes.alive(), *(nodes.promised() or [])]
     gpus = workers.gpus_per_worker
     if gpus is None:
-        gpus = int(any(node.gpus for node in known))
+        gpus = int(any(node.gpus for node in [*nodes.alive(), *(nodes.promised() or [])]))
     if gpus and workers.workers > has and not cluster.is_joined():
         problem = f"{workers.workers} workers with a GPU each on {has:g} GPUs"
         raise InputError(problem, "use fewer `workers`, or `gpus_per_worker` 0", "training.gpus")
@@ -175,19 +167,19 @@ def _work(config: dict[str, Any]) -> None:
     desk = config["desk"]
     if ray.get(desk.outcome.remote())[1] is not None:
         return  # it would stop again, for the same reason
-    told = 0.0
+    latest = 0.0
 
     def tell(progress: Progress, steps: int) -> None:
-        nonlocal told
+        nonlocal latest
         now = time.monotonic()
-        if now - told >= _SECONDS_BETWEEN_LOOKS or progress.step == 0 or progress.ended:
-            told = now
+        if now - latest >= _SECONDS_BETWEEN_LOOKS or progress.step == 0 or progress.ended:
+            latest = now
             desk.tell.remote(replace(progress, losses=progress.losses[-1:]), steps)
 
     try:
         result = train(config["plan"], config["folder"], on_progress=tell)
         if get_context().get_world_rank() == 0:
-            ray.get(desk.finish.remote(result))
+            ray.get(desk.end.remote(result))
     except (InputError, ReadError, WriteError) as error:
-        ray.get(desk.fail.remote(error))
+        ray.get(desk.end.remote(None, error))
         raise

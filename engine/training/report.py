@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,40 +29,31 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "ray", "polars", "numpy")
 
 @dataclass(frozen=True, eq=False)
 class TrainingResult:
-    """A finished training; ``asked``: its settings by name, but for the recipe's."""
+    """A finished training; ``settings``: its settings by name, but for the recipe's."""
 
     inputs: TrainingInputs
     start: Start
     recipe: Recipe
     metric: str
     progress: Progress
-    asked: Mapping[str, Any]
+    settings: Mapping[str, Any]
     origin: Origin
 
     @property
     def notes(self) -> list[Note]:
         """Notes on omitted queries, cut texts and shortages."""
-        cuts, progress = self.progress.cuts, self.progress
-        longest = self.start.spec.max_input_tokens
+        cuts, spec = self.progress.cuts, self.start.spec
+        longest = f"{n} tokens" if (n := spec.max_input_tokens) else "the reader's longest input"
+        to = f"to the {spec.max_new_tokens} tokens that the prompt lets the reader write"
+        halvings = sum(int(worker["halvings"]) for worker in self.progress.at_once)
+        short = "[time|times] memory ran out, and the micro-batch was halved"
+        inputs = f"of {cuts.inputs:,} inputs [was|were] cut to {longest}"
+        targets = f"of {cuts.targets:,} answers [was|were] cut {to}"
         return [
             *self.inputs.notes,
-            count_note(
-                "cut_inputs",
-                cuts.cut_inputs,
-                f"of {cuts.inputs:,} inputs [was|were] cut"
-                + (f" to {longest} tokens" if longest else " to the reader's longest input"),
-            ),
-            count_note(
-                "cut_targets",
-                cuts.cut_targets,
-                f"of {cuts.targets:,} answers [was|were] cut to the {self.start.spec.max_new_tokens} tokens that "
-                "the prompt lets the reader write",
-            ),
-            count_note(
-                "memory_halvings",
-                sum(int(one["halvings"]) for one in progress.at_once),
-                "[time|times] memory ran out, and the micro-batch was halved",
-            ),
+            count_note("cut_inputs", cuts.cut_inputs, inputs),
+            count_note("cut_targets", cuts.cut_targets, targets),
+            count_note("memory_halvings", halvings, short),
         ]
 
 
@@ -75,7 +66,7 @@ def content(trained: TrainingResult, parameters: int) -> dict[str, Any]:
         jsonable(
             {
                 "configuration": {
-                    **trained.asked,
+                    **trained.settings,
                     "reader": spec.name,
                     "augmentation": "fid" if prompt.fused else "in-prompt",
                     "prompt": prompt.template.name,
@@ -104,7 +95,7 @@ def content(trained: TrainingResult, parameters: int) -> dict[str, Any]:
                 "notes": [note.text for note in trained.notes if note.is_shown],
                 "ended": progress.ended,
                 "best": {"step": progress.best, "value": progress.best_value},
-                "evaluations": [asdict(one) for one in progress.evaluations],
+                "evaluations": [asdict(evaluation) for evaluation in progress.evaluations],
                 "losses": progress.losses,
                 "rates": [trained.recipe.rate(step, steps) for step in range(1, progress.step + 1)],
                 "seconds": progress.seconds,
@@ -156,18 +147,18 @@ def write_training_page(summary: Mapping[str, Any], folder: Path) -> None:
     """
     headline, *reasons = lines({**summary, "notes": []})
     versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
+    start = summary["start"]
     facts = [
-        ("start", summary["start"]["name"] + ", from scratch" * summary["start"]["from_scratch"]),
-        ("parameters", f"{summary['start']['parameters']:,}"),
+        ("start", start["name"] + ", from scratch" * start["from_scratch"]),
+        ("parameters", f"{start['parameters']:,}"),
         ("versions", versions),
     ]
     parts = [Part("loss", "Loss", "Training loss", pictures=("loss",))]
     drawings = [_losses(summary)]
     if summary["evaluations"]:
         drawings.append(_evaluations(summary))
-        grids = (_grid(summary),)
-        title = "On the development queries"
-        parts.append(Part("dev", "Evaluations", title, grids=grids, pictures=("evaluations",)))
+        title, shown = "On the development queries", ("evaluations",)
+        parts.append(Part("dev", "Evaluations", title, grids=(_grid(summary),), pictures=shown))
     page = Page(
         title="Training of a reader: erag-engine",
         answer=Answer(sentence(headline), [sentence(reason) for reason in reasons], facts),
@@ -179,17 +170,13 @@ def write_training_page(summary: Mapping[str, Any], folder: Path) -> None:
     write_single(page, folder / PAGE)
 
 
-def smoothed(losses: Sequence[float]) -> tuple[int, list[float], list[float]]:
-    """Mean losses over windows of steps of equal length: the length, middle steps, and means."""
-    length = max(1, -(-len(losses) // _POINTS))
-    stretches = [losses[begin : begin + length] for begin in range(0, len(losses), length)]
-    middles = [place * length + (len(stretch) + 1) / 2 for place, stretch in enumerate(stretches)]
-    return length, middles, [sum(stretch) / len(stretch) for stretch in stretches]
-
-
 def _losses(summary: Mapping[str, Any]) -> Drawing:
     losses = summary["losses"]
-    length, middles, means = smoothed(losses)
+    # Means over windows of equal length.
+    length = max(1, -(-len(losses) // _POINTS))
+    windows = [losses[begin : begin + length] for begin in range(0, len(losses), length)]
+    middles = [place * length + (len(window) + 1) / 2 for place, window in enumerate(windows)]
+    means = [sum(window) / len(window) for window in windows]
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -208,8 +195,8 @@ def _evaluations(summary: Mapping[str, Any]) -> Drawing:
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
-        steps = [one["step"] for one in summary["evaluations"]]
-        values = [one["value"] for one in summary["evaluations"]]
+        evaluations = summary["evaluations"]
+        steps, values = zip(*((each["step"], each["value"]) for each in evaluations), strict=True)
         axes.plot(steps, values, color=COLOURS[1], marker=MARKERS[1], markersize=4.5)
         axes.axvline(best["step"], color=INK, linewidth=0.8, linestyle=":")
         axes.set(xlabel="step", ylabel=metric, ylim=(0, None))
@@ -224,15 +211,14 @@ def _evaluations(summary: Mapping[str, Any]) -> Drawing:
 def _grid(summary: Mapping[str, Any]) -> Grid:
     losses = summary["losses"]
     rows, before = [], 0
-    for one in summary["evaluations"]:
-        since = losses[before : one["step"]]
+    for evaluation in summary["evaluations"]:
+        step = evaluation["step"]
+        since = losses[before:step]
         mean = f"{sum(since) / len(since):.4f}" if since else ""
-        kept = "kept" * (one["step"] == summary["best"]["step"])
-        rows.append([f"{one['step']:,}", f"{one['tokens']:,}", f"{one['value']:.4f}", mean, kept])
-        before = one["step"]
-    return Grid(
-        "evaluations",
-        "Loss: mean over the steps since the previous evaluation. Tokens: the encoder's input tokens up to that step.",
-        ["step", "tokens", summary["configuration"]["metric"], "loss", ""],
-        rows,
-    )
+        mark = "kept" * (step == summary["best"]["step"])
+        figures = [f"{evaluation['tokens']:,}", f"{evaluation['value']:.4f}", mean]
+        rows.append([f"{step:,}", *figures, mark])
+        before = step
+    caption = "Loss: mean over the steps since the previous evaluation. Tokens: the encoder's input tokens up to that step."
+    head = ["step", "tokens", summary["configuration"]["metric"], "loss", ""]
+    return Grid("evaluations", caption, head, rows)

@@ -24,16 +24,14 @@ from engine.training.start import Start, on_this_machine
 if TYPE_CHECKING:
     from engine.training.learner import Learner
 
-# Makes examples other than a reader's queries, from the start and the tokenizer.
-MakeExamples = Callable[[Start, Any], Examples]
-
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Everything that a worker needs to know; it is sent to all.
 
     Attributes:
-        train: queries that are ``examples.trainable``; or a function that makes other examples (of denoising, say).
+        train: queries that are ``examples.trainable``; or a function that makes other examples (of denoising, say), from
+            the start and the tokenizer.
         dev: queries whose metric selects the model and ends training; None for the last model.
         metric: their metric, a name in ``scoring.metrics.METRICS``.
         asked: further settings, as JSON, beside the recipe's in every checkpoint.
@@ -44,7 +42,7 @@ class Plan:
 
     start: Start
     recipe: Recipe
-    train: Readings | MakeExamples
+    train: Readings | Callable[[Start, Any], Examples]
     dev: Readings | None = None
     metric: str = "em"
     asked: Mapping[str, Any] = field(default_factory=dict)
@@ -93,13 +91,12 @@ def train(
         learner, tokenizer = load_learner(plan.start, plan.recipe, args.device, precision)
         examples = _examples(plan, tokenizer, learner)
         if not len(examples):
-            raise InputError(
-                "there is nothing to train on", "give queries with answers", "training.empty"
-            )
+            problem = "there is nothing to train on"
+            raise InputError(problem, "give queries with answers", "training.empty")
         run = _run(plan, examples, precision)
         # All workers read before any writes.
-        (known,) = broadcast_object_list([checkpoints.load_progress(folder, run)])
-        progress = known or Progress(run, precision)
+        (latest,) = broadcast_object_list([checkpoints.load_progress(folder, run)])
+        progress = latest or Progress(run, precision)
         if not progress.ended:
             measure = None
             if plan.dev is not None and not plan.dev.queries.is_empty():
@@ -114,10 +111,12 @@ def train(
                 with reported_writing(directory / WEIGHTS):
                     trainer.train(resume_from_checkpoint=begin and str(begin))
             except (SafetensorError, UnpicklingError, EOFError) as error:
-                remedy = "remove the checkpoints, and train anew"
-                raise InputError(
-                    "a checkpoint is damaged", remedy, "training.damaged", path=folder.shown()
-                ) from error
+                problem, remedy = (
+                    "a checkpoint is damaged",
+                    "remove the checkpoints, and train anew",
+                )
+                path = folder.shown()
+                raise InputError(problem, remedy, "training.damaged", path=path) from error
         if args.should_save:
             _deliver(plan, learner, progress, folder)
         args.distributed_state.wait_for_everyone()
@@ -173,24 +172,12 @@ def _examples(plan: Plan, tokenizer: Any, learner: Learner) -> Examples:
 
 def _run(plan: Plan, examples: Examples, precision: str) -> str:
     """A hash over all inputs that decide the curve; the split of work does not."""
-    spec = plan.start.spec
-    dev = None
+    spec, prompt, dev = plan.start.spec, plan.start.prompt, None
     if plan.dev is not None:
         frames = (plan.dev.queries, plan.dev.lists, plan.dev.corpus)
         dev = [hashlib.sha256(frame.write_json().encode()).hexdigest() for frame in frames]
-    recipe = asdict(plan.recipe)
+    recipe = asdict(plan.recipe) | {"precision": precision}
     del recipe["checkpoint_every"], recipe["gradient_checkpointing"]
-    recipe["precision"] = precision
-    content = [
-        recipe,
-        spec.weights,
-        spec.max_input_tokens,
-        spec.max_new_tokens,
-        spec.special_tokens,
-        plan.start.prompt.digest,
-        plan.start.prompt.fused,
-        examples.digest,
-        dev,
-        plan.metric,
-    ]
+    reader = [spec.weights, spec.max_input_tokens, spec.max_new_tokens, spec.special_tokens]
+    content = [recipe, *reader, prompt.digest, prompt.fused, examples.digest, dev, plan.metric]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -1,9 +1,8 @@
-"""The steps of a training by transformers' Trainer: its batches, evaluations and checkpoints.
+"""The steps of a training by transformers' Trainer, which drives the optimizer, the schedule and resumption.
 
-The Trainer drives the steps, the optimizer, the schedule, checkpoints and resumption. Its data set has one item a step:
-a worker's share of the batch, in an order that the seed decides. The learner splits it into micro-batches, so that the
-batch stays as in the recipe. The metric on the development queries is the engine's own scoring of the engine's own
-reader.
+Its data set has one item a step: a worker's share of the batch, in an order that the seed decides. The learner splits
+it into micro-batches, so that the batch stays as in the recipe. The metric on the development queries is the engine's
+own scoring of the engine's own reader.
 """
 
 from __future__ import annotations
@@ -52,14 +51,11 @@ def measuring(readings: Readings, start: Start, metric: str, share: slice) -> Me
     Raises:
         ReadError: the returned function raises it if a query could not be read.
     """
+    queries, corpus = readings.queries, readings.corpus
+    lists = queries.select(QUERY_ID).join(readings.lists, QUERY_ID, "left", maintain_order="left")
     # As in an evaluation; a query without a list is read without passages.
-    listed = readings.queries.select(QUERY_ID).join(
-        readings.lists, on=QUERY_ID, how="left", maintain_order="left"
-    )
-    lists = listed.with_columns(pl.col(DOC_IDS).fill_null([]))
-    own = wanted_reads(
-        lists, readings.queries, readings.corpus, prompt=start.prompt, fingerprint=""
-    )[share]
+    lists = lists.with_columns(pl.col(DOC_IDS).fill_null([]))
+    own = wanted_reads(lists, queries, corpus, prompt=start.prompt, fingerprint="")[share]
 
     def measure(learner: Learner) -> tuple[float, int]:
         if own.is_empty():
@@ -72,8 +68,8 @@ def measuring(readings: Readings, start: Start, metric: str, share: slice) -> Me
                 f"the reader failed on a development query: {failed[FAILURE][0]}; give more `memory`, "
                 "or fewer passages with `k`"
             )
-        found = score_outputs(reads, readings.queries, metric)[VALUE]
-        return float(found.sum()), len(found)
+        values = score_outputs(reads, queries, metric)[VALUE]
+        return float(values.sum()), len(values)
 
     return measure
 
@@ -101,7 +97,7 @@ class Steps(Dataset[list[Example]]):
 
     def __init__(self, examples: Examples, recipe: Recipe, rank: int, workers: int) -> None:
         self._examples, self._recipe = examples, recipe
-        self._rank, self._workers = rank, workers
+        self._share = slice(rank, None, workers)
         self._epoch, self._order = -1, list[int]()
 
     def __len__(self) -> int:
@@ -114,7 +110,7 @@ class Steps(Dataset[list[Example]]):
             self._epoch = epoch
             self._order = order(len(self._examples), self._recipe.seed, epoch + 1)
         batch = self._order[place * size : (place + 1) * size]
-        return self._examples.draw(epoch, batch[self._rank :: self._workers])
+        return self._examples.draw(epoch, batch[self._share])
 
 
 def arguments(recipe: Recipe, where: torch.device, directory: Path) -> TrainingArguments:
@@ -164,9 +160,8 @@ class FidTrainer(Trainer):
         args.eval_steps = recipe.evaluate_every or self._epoch
         args.eval_on_start = measure is not None and not progress.step
         # All weights decay, and the first step learns: neither is so with the Trainer's own.
-        optimizer = torch.optim.AdamW(
-            learner.model.parameters(), lr=1.0, weight_decay=recipe.weight_decay
-        )
+        weights = learner.model.parameters()
+        optimizer = torch.optim.AdamW(weights, lr=1.0, weight_decay=recipe.weight_decay)
         schedule = LambdaLR(optimizer, lambda step: recipe.rate(step + 1, len(steps)))
         super().__init__(
             model=learner.model,
@@ -181,9 +176,7 @@ class FidTrainer(Trainer):
         """Each item is this worker's share of a batch already."""
         return DataLoader(self.train_dataset, batch_size=1, collate_fn=lambda items: items[0])
 
-    def training_step(
-        self, model: Any, inputs: list[Example], num_items_in_batch: Any = None
-    ) -> torch.Tensor:
+    def training_step(self, model: Any, inputs: list[Example], *_: Any, **__: Any) -> torch.Tensor:
         """Leave the gradient of the mean loss over the target tokens of all workers' examples.
 
         Not through ``model``, which DistributedDataParallel may have wrapped: a worker calls it as often as its memory
@@ -191,11 +184,9 @@ class FidTrainer(Trainer):
         """
         args, recipe, progress, step = self.args, self.recipe, self.progress, self.state.global_step
         parts = json.dumps([recipe.seed, step + 1, args.process_index])
-        total = self.learner.accumulate(
-            inputs,
-            int.from_bytes(hashlib.sha256(parts.encode()).digest()[:6], "big"),
-            may_checkpoint=recipe.gradient_checkpointing is not False,
-        )
+        seed = int.from_bytes(hashlib.sha256(parts.encode()).digest()[:6], "big")
+        may_checkpoint = recipe.gradient_checkpointing is not False
+        total = self.learner.accumulate(inputs, seed, may_checkpoint=may_checkpoint)
         own_read = sum(len(tokens) for example in inputs for tokens in example.inputs)
         written = sum(len(example.target) for example in inputs)
         total, targets, read, *cuts = self._sum(total, written, own_read, *astuple(Cuts.of(inputs)))
@@ -227,9 +218,8 @@ class FidTrainer(Trainer):
             self.control.should_training_stop = True
         self.control.should_save = True
         metrics = {"eval_metric": value}
-        self.control = self.callback_handler.on_evaluate(
-            self.args, self.state, self.control, metrics
-        )
+        on_evaluate = self.callback_handler.on_evaluate
+        self.control = on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def _sum(self, *numbers: float) -> list[float]:
@@ -267,9 +257,9 @@ class Watch(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Keep a checkpoint, with values that only single workers know."""
         progress, learner = self._trainer.progress, self._trainer.learner
-        told = gather_object([(learner.at_once, device.peak_memory(learner.device))])
-        progress.at_once = [at_once for at_once, _ in told]
-        progress.peak_memory = max(progress.peak_memory, *(peak for _, peak in told))
+        workers = gather_object([(learner.at_once, device.peak_memory(learner.device))])
+        progress.at_once = [at_once for at_once, _ in workers]
+        progress.peak_memory = max(progress.peak_memory, *(peak for _, peak in workers))
         progress.seconds = time.monotonic() - self._begun
         if state.is_world_process_zero:
             checkpoints.save(self._folder, progress, Path(get_last_checkpoint(args.output_dir)))
