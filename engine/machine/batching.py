@@ -50,9 +50,8 @@ def cut_batches(
 ) -> list[list[int]]:
     """Group positions of ``lengths`` into batches, longest first.
 
-    Sorting keeps padding small, and brings the batch that is hardest on memory to the front, where
-    a failure costs least. Each batch holds as many reads as fit both ``memory`` (bytes, by
-    ``cost``) and ``max_tokens`` (padded tokens), and at least one.
+    Sorting keeps padding small, and brings the batch that is hardest on memory to the front, where a failure costs
+    least. Each batch holds as many reads as fit both ``memory`` (bytes) and ``max_tokens`` (padded), and at least one.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     batches: list[list[int]] = []
@@ -74,8 +73,7 @@ def halving(
 ) -> Passes[list[Result]]:
     """Run ``passes`` over ``batch``, pass by pass; where memory runs out, halve and go on.
 
-    An item that does not fit even alone gives ``on_single_failure(item, reason)``. Results keep the
-    order of ``batch``. Errors other than a lack of memory are passed on.
+    An item that does not fit even alone gives ``on_single_failure(item, reason)``. Results keep the order of ``batch``.
     """
     try:
         return list((yield from passes(batch)))
@@ -118,9 +116,8 @@ def run_halving(
 class Allowance:
     """The memory that batches may use: halved where it ran out, and doubled again when all went well.
 
-    Memory that ran out once may be free later: another process took it, or the reads were unusual. After
-    some calls without a failure the allowance doubles, up to the whole; each further failure doubles the
-    number of calls that it takes, so that a budget that is truly too small is hardly tried again.
+    Memory that ran out once may be free later: another process took it, or the reads were unusual. Each further failure
+    doubles the number of calls without one that it takes, so that a budget that is too small is hardly tried again.
     """
 
     def __init__(self, whole: float) -> None:

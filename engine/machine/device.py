@@ -66,16 +66,13 @@ def machine_has_gpu() -> bool:
 
 @functools.cache
 def _torch_has_gpu() -> bool:
-    asked = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=False)
-    return done.returncode == 0
+    program = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def best_dtype() -> Dtype:
-    """The fastest precision of this machine: bf16 if it is fast; else fp16 on a GPU, and fp32 on a CPU.
-
-    On a cluster the nodes that read determine theirs (``engine.machine.survey``).
-    """
+    """The fastest precision of this machine: bf16 if it is fast; else fp16 on a GPU, and fp32 on a CPU."""
     if machine_has_gpu():
         import torch
 
@@ -99,7 +96,7 @@ def has_bf16_arithmetic() -> bool:
 
     Source: oneDNN's guide, "CPU Dispatcher Control", and the kernels that torch 2.13 names with ``ONEDNN_VERBOSE=1``.
     """
-    return _onednn_limit() not in _WITHOUT_BF16 and not _flags().isdisjoint(_BF16_FLAGS)
+    return _onednn_limit() not in _NO_BF16 and not _flags().isdisjoint(_BF16_FLAGS)
 
 
 def has_fast_bf16() -> bool:
@@ -127,26 +124,21 @@ def bf16_rows_are_steady() -> bool:
 
 def has_amx() -> bool:
     """Whether oneDNN multiplies with AMX here."""
-    return has_bf16_arithmetic() and _AMX in _flags() and _onednn_limit() not in _WITHOUT_AMX
+    return has_bf16_arithmetic() and _AMX in _flags() and _onednn_limit() not in _NO_AMX
 
 
 def _onednn_limit() -> str:
     # oneDNN reads the older name if the newer one is not set, and ignores case in values.
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
-    return limit.lower()
+    return (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA", "")).lower()
 
 
 # Flags of processors that multiply in bf16.
 _AMX = "amx_bf16"
 _BF16_FLAGS = frozenset({"avx512_bf16", _AMX})
 # Values of ONEDNN_MAX_CPU_ISA that exclude both; an unknown value limits nothing.
-_WITHOUT_BF16 = frozenset(
-    {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2", "avx512_core", "avx512_core_vnni"}
-)
+_NO_BF16 = {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2", "avx512_core", "avx512_core_vnni"}
 # Values that exclude AMX, but not AVX512-BF16.
-_WITHOUT_AMX = frozenset(
-    {"avx512_core_bf16", "avx512_core_fp16", "avx10_1_512", "avx10_2", "avx10_2_512"}
-)
+_NO_AMX = {"avx512_core_bf16", "avx512_core_fp16", "avx10_1_512", "avx10_2", "avx10_2_512"}
 
 
 def _flags() -> set[str]:
@@ -271,20 +263,17 @@ def batch_memory(spec: Share, device: torch.device, weights: int) -> float:
     at least the usual size of such a process. Call it after the model's first run, since weights are mapped into memory
     on first use.
     """
+    taken = float(weights)
     if device.type == "cuda":
         total = _gpu_memory(spec)
-    elif spec.memory:
-        total = float(spec.memory)
     else:
         # If a model is large for its machine, a quarter would leave no room for a batch.
-        total = max(machine_memory() / 4, default_actor_memory(weights))
-    held = float(weights)
-    if device.type != "cuda":
-        held += PROCESS_MEMORY
+        total = spec.memory or max(machine_memory() / 4, default_actor_memory(weights))
+        taken += PROCESS_MEMORY
         with contextlib.suppress(OSError, AttributeError, ValueError):
-            held = max(held, _resident())
+            taken = max(taken, _resident())
     # A tenth stays free for the allocator's fragmentation.
-    return max(0.0, 0.9 * total - held)
+    return max(0.0, 0.9 * total - taken)
 
 
 def max_batch_tokens(device: torch.device) -> int:
@@ -313,10 +302,9 @@ _peak_before_probes = 0
 def token_cost(
     device: torch.device, probe: Callable[[int], None], *, most: int | None = None
 ) -> tuple[float, float] | None:
-    """Bytes of a forward pass beside the weights: a constant, and per token.
+    """Bytes of a forward pass beside the weights: a constant, and per token; None if not measurable (``peak_above``).
 
-    Measured on two probe batches, of 512 tokens and of a quarter of that: on a GPU by the allocator, on a CPU by the
-    rise of resident memory (Linux). None if not measurable.
+    Measured on two probe batches, of 512 tokens and of a quarter of that.
 
     Args:
         probe: runs a forward pass of the given number of tokens.
@@ -327,11 +315,11 @@ def token_cost(
     if small == large:
         return None
     probe(small)  # a first pass sets up more than its tokens cost
-    peaks = [peak_above(device, functools.partial(probe, size)) for size in (small, large)]
-    if peaks[0] is None or peaks[1] is None:
+    below, above = (peak_above(device, functools.partial(probe, size)) for size in (small, large))
+    if below is None or above is None:
         return None
-    per_token = max(0.0, (peaks[1] - peaks[0]) / (large - small))
-    return max(0.0, peaks[0] - per_token * small), per_token
+    per_token = max(0.0, (above - below) / (large - small))
+    return max(0.0, below - per_token * small), per_token
 
 
 def peak_above(device: torch.device, run: Callable[[], None]) -> int | None:
@@ -387,10 +375,10 @@ _FATAL_CLASSES = frozenset({"AcceleratorError", "EngineDeadError", "DistBackendE
 
 def is_fatal(error: BaseException) -> bool:
     """Whether the process cannot go on: a CUDA kernel failed, or a library lost its device or its partners."""
-    said = str(error)
-    if isinstance(error, TimeoutError) and _NO_ANSWER.match(said):
+    text = str(error)
+    if isinstance(error, TimeoutError) and _NO_ANSWER.match(text):
         return True
-    return type(error).__name__ in _FATAL_CLASSES or any(words in said for words in _FATAL)
+    return type(error).__name__ in _FATAL_CLASSES or any(words in text for words in _FATAL)
 
 
 # Messages of CUDA's libraries that occur on a working GPU, too.
@@ -400,11 +388,11 @@ _NO_MEMORY = re.compile(r"out of memory|allocate memory|ALLOC_FAILED", re.IGNORE
 def is_at_fault(error: BaseException) -> bool:
     """Whether a GPU fault, not a lack of memory, kept a model from loading: a fatal error, or failing sums here."""
     torch = sys.modules.get("torch")  # imported by any work on a GPU
-    given = _assigned_share() and os.environ.get("CUDA_VISIBLE_DEVICES", "") not in _NO_DEVICES
+    assigned = _assigned_share() and os.environ.get("CUDA_VISIBLE_DEVICES", "") not in _NO_DEVICES
     try:
         # A build without CUDA does not mean that the GPU is faulty.
         built = torch and (torch.version.cuda or torch.version.hip)
-        if torch and (torch.cuda.is_available() or (given and built)):
+        if torch and (torch.cuda.is_available() or (assigned and built)):
             for index in range(max(1, torch.cuda.device_count())):
                 torch.ones(2, device=f"cuda:{index}").sum().item()
     except Exception as problem:
@@ -426,21 +414,19 @@ def lacking_compiler() -> str:
     if compiler is None:
         return "no C compiler"
     command = [compiler, "-x", "c", "-fsyntax-only", f"-I{sysconfig.get_path('include')}", "-"]
+    program = b"#include <Python.h>\n"
     try:
-        done = subprocess.run(
-            command, input=b"#include <Python.h>\n", capture_output=True, check=False
-        )
+        compiled = subprocess.run(command, input=program, capture_output=True, check=False)
     except OSError:
         return f"no C compiler {compiler}"
-    return "no headers of C or Python (Python.h) for its C compiler" if done.returncode else ""
+    return "no headers of C or Python (Python.h) for its C compiler" if compiled.returncode else ""
 
 
 def require_compiler() -> None:
     """Refuse, by an InputError, a machine whose GPU could not run vLLM for lack of a C compiler or its headers."""
     if lacks := lacking_compiler():
-        raise InputError(
-            f"vLLM cannot start: this machine has {lacks}", COMPILER_REMEDY, "machine.compiler"
-        )
+        problem = f"vLLM cannot start: this machine has {lacks}"
+        raise InputError(problem, COMPILER_REMEDY, "machine.compiler")
 
 
 # Directory in which NVIDIA's driver describes GPUs; readable without torch.
@@ -465,21 +451,17 @@ class Machine:
 
 def this_machine() -> Machine:
     """The machine that this process runs on; on a cluster, actors may run on others."""
-    model = describe(gpu=False).removeprefix("cpu").removeprefix(", ")
+    model = next(iter(_processor("model name")), "") or platform.machine()
     # In a container, a process may be limited to fewer processors.
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Machine(
-        host=platform.node(),
-        processor=model or platform.machine(),
-        cpus=cpus or 1,
-        gpus=_gpu_models() if machine_has_gpu() else (),
-    )
+    return Machine(platform.node(), model, cpus or 1, _gpu_models() if machine_has_gpu() else ())
 
 
 def versions(*packages: str) -> dict[str, str]:
     """Versions of the engine and of the installed ``packages``, without build suffixes (``+cpu``)."""
-    found = {name: (version_of(name) or "").partition("+")[0] for name in packages}
-    return {"erag-engine": __version__} | {name: one for name, one in found.items() if one}
+    installed = {name: version for name in packages if (version := version_of(name))}
+    short = {name: version.partition("+")[0] for name, version in installed.items()}
+    return {"erag-engine": __version__} | short
 
 
 def refuse_other_versions(driver: Mapping[str, str], here: Mapping[str, str], where: str) -> None:

@@ -54,14 +54,14 @@ def load_named(text: str) -> Callable[..., Any]:
     if not path.is_file():
         raise InputError("no such file", _FORM, "files.missing", path=path)
     module = _module_of(path)
-    found = getattr(module, name, None) if name else None
-    if found is None:
+    function = getattr(module, name, None) if name else None
+    if function is None:
         listed = ", ".join(_functions(module)) or "none"
         problem = f"has no function {name!r}"
         raise InputError(problem, f"name one that it has: {listed}", "function.missing", path=path)
-    if not callable(found):
+    if not callable(function):
         raise InputError(f"{name} is not a function", _FORM, "function.uncallable", path=path)
-    return found
+    return function
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,23 +81,23 @@ class ByValue:
         _dumped(self.function)
 
     def __reduce__(self) -> tuple[Callable[[bytes], ByValue], tuple[bytes]]:
-        return _restored, (_dumped(self.function),)
+        return _restore, (_dumped(self.function),)
 
 
 def by_value(
     make: Callable[..., Any], *arguments: Any
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """For ``__reduce__``: a call that makes an object elsewhere, with the user's functions in it by value."""
-    return _made, (make, _dumped(arguments))
+    return _remake, (make, _dumped(arguments))
 
 
-def _made(make: Callable[..., Any], content: bytes) -> Any:
+def _remake(make: Callable[..., Any], content: bytes) -> Any:
     from ray import cloudpickle
 
     return make(*cloudpickle.loads(content))
 
 
-def _restored(content: bytes) -> ByValue:
+def _restore(content: bytes) -> ByValue:
     from ray import cloudpickle
 
     return ByValue(cloudpickle.loads(content))
@@ -107,9 +107,7 @@ def _dumped(value: Any) -> bytes:
     from ray import cloudpickle
 
     with _PICKLING:  # the registry is global to the process
-        from ray.cloudpickle import list_registry_pickle_by_value
-
-        known = list_registry_pickle_by_value()
+        known = cloudpickle.list_registry_pickle_by_value()
         modules = [module for module in users_modules() if module.__name__ not in known]
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
@@ -151,9 +149,8 @@ def _module_of(path: Path) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, place)
     if spec is None:
-        raise InputError(
-            "cannot be loaded", "give a file of Python code", "function.unloadable", path=path
-        )
+        remedy = "give a file of Python code"
+        raise InputError("cannot be loaded", remedy, "function.unloadable", path=path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     # Last on the path: a file hides no installed package of its name.
@@ -165,9 +162,10 @@ def _module_of(path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         line = _line_in(place, error)
-        reason = reason_of(error.with_traceback(None))
-        problem = f"cannot be loaded ({reason})"
-        remedy = "correct it"
+        problem, remedy = (
+            f"cannot be loaded ({reason_of(error.with_traceback(None))})",
+            "correct it",
+        )
         raise InputError(problem, remedy, "function.unloadable", path=path, line=line) from None
     return module
 
@@ -180,13 +178,9 @@ def _line_in(path: Path, error: BaseException) -> int | None:
 
 
 def _functions(module: ModuleType) -> list[str]:
-    return [
-        name
-        for name, value in vars(module).items()
-        if callable(value)
-        and getattr(value, "__module__", None) == module.__name__
-        and not name.startswith("_")
-    ]
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    own = (name for name, v in public.items() if getattr(v, "__module__", "") == module.__name__)
+    return [name for name in own if callable(public[name])]
 
 
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -209,7 +203,7 @@ def code_of(function: Callable[..., Any]) -> Code:
     waiting: list[tuple[ast.AST, ast.Module]] = []
     file = ""
     for value in objects:
-        objects += [one for one in _inside(value) if not any(one is known for known in objects)]
+        objects += [part for part in _inside(value) if not any(part is known for known in objects)]
         kind = value if inspect.isfunction(value) or inspect.isclass(value) else type(value)
         try:
             lines, first = inspect.findsource(kind)
@@ -221,10 +215,10 @@ def code_of(function: Callable[..., Any]) -> Code:
             continue
         file = file or place
         module = vars(sys.modules.get(kind.__module__, sys))
-        made = {name for name, one in module.items() if any(one is known for known in objects)}
-        waiting += [(one, tree) for one in tree.body if not made.isdisjoint(_bound(one))]
-        defined = (one for one in ast.walk(tree) if isinstance(one, (*_DEFINED, ast.Lambda)))
-        waiting += [(one, tree) for one in defined if _first(one) == first + 1]
+        names = {name for name, item in module.items() if any(item is known for known in objects)}
+        waiting += _binding(names, tree)
+        definitions = (node for node in ast.walk(tree) if isinstance(node, (*_DEFINED, ast.Lambda)))
+        waiting += [(node, tree) for node in definitions if _first(node) == first + 1]
     if not waiting:
         return Code("", "")
     forms: set[str] = set()
@@ -232,9 +226,9 @@ def code_of(function: Callable[..., Any]) -> Code:
         node, tree = waiting.pop()
         if (form := json.dumps(_form(node))) not in forms:
             forms.add(form)
-            used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-            waiting += [(one, tree) for one in tree.body if not used.isdisjoint(_bound(one))]
-            waiting += [pair for one in ast.walk(node) for pair in _imported(one)]
+            parts = list(ast.walk(node))
+            waiting += _binding({part.id for part in parts if isinstance(part, ast.Name)}, tree)
+            waiting += [pair for part in parts for pair in _imported(part)]
     return Code(hashlib.sha256(json.dumps(sorted(forms)).encode()).hexdigest()[:32], file)
 
 
@@ -244,34 +238,38 @@ def _inside(value: Any) -> list[Any]:
         return [value.func]
     if inspect.ismethod(value):
         return [value.__self__]
-    held = [getattr(value, "__wrapped__", None)]
+    contents = [getattr(value, "__wrapped__", None)]
     for cell in getattr(value, "__closure__", None) or ():
         with contextlib.suppress(ValueError):  # the closure's cell is empty yet
-            held.append(cell.cell_contents)
-    return [one for one in held if callable(one)]
+            contents.append(cell.cell_contents)
+    return [content for content in contents if callable(content)]
 
 
 def _imported(node: ast.AST) -> list[tuple[ast.stmt, ast.Module]]:
     """The statements of the user's modules that bind the names of an import, with their files."""
     if not isinstance(node, ast.Import | ast.ImportFrom):
         return []
-    found: list[tuple[ast.stmt, ast.Module]] = []
+    statements: list[tuple[ast.stmt, ast.Module]] = []
     base = node.module or "" if isinstance(node, ast.ImportFrom) else ""
     for module in users_modules():
-        names = {one.name for one in node.names}
+        names = {alias.name for alias in node.names}
         if not base or not f".{module.__name__}".endswith(f".{base}"):
             # A whole module counts with all its statements.
-            wholes = {f"{base}.{name}".strip(".") for name in names}
-            if not any(f".{module.__name__}".endswith(f".{one}") for one in wholes):
+            wholes = tuple("." + f"{base}.{name}".strip(".") for name in names)
+            if not f".{module.__name__}".endswith(wholes):
                 continue
             names = {"*"}
-        tree = ast.parse(inspect.getsource(module))
-        found += [(s, tree) for s in tree.body if "*" in names or not names.isdisjoint(_bound(s))]
-    return found
+        statements += _binding(names, ast.parse(inspect.getsource(module)))
+    return statements
+
+
+def _binding(names: set[str], tree: ast.Module) -> list[tuple[ast.stmt, ast.Module]]:
+    """The statements of a file that bind any of these names, or all for ``*``, with the file."""
+    return [(s, tree) for s in tree.body if "*" in names or not names.isdisjoint(_bound(s))]
 
 
 def _first(statement: Any) -> int:
-    return min(one.lineno for one in (statement, *getattr(statement, "decorator_list", ())))
+    return min(part.lineno for part in (statement, *getattr(statement, "decorator_list", ())))
 
 
 def _bound(node: ast.AST) -> set[str]:
@@ -287,11 +285,11 @@ def _bound(node: ast.AST) -> set[str]:
 def _form(node: Any) -> Any:
     """A statement without comments, docstrings and layout, alike in all versions of Python."""
     if isinstance(node, list):
-        forms = [_form(one) for one in node]
+        forms = [_form(part) for part in node]
         texts = [bool(form) and form[0] == "Expr" and form[1][1][0] == "Constant" for form in forms]
         return [form for form, is_text in zip(forms, texts, strict=True) if not is_text]
     if not isinstance(node, ast.AST):
         return None if node is None else repr(node)
     left_out = ("ctx", "kind", "type_comment")
-    fields = ((name, _form(one)) for name, one in ast.iter_fields(node) if name not in left_out)
+    fields = ((name, _form(part)) for name, part in ast.iter_fields(node) if name not in left_out)
     return [type(node).__name__, *([name, form] for name, form in fields if form not in (None, []))]

@@ -66,21 +66,20 @@ def parameters(path: Path) -> int:
 
 def quantization(path: Path, name: str) -> dict[str, Any]:
     """A model's quantisation, by its configuration; empty if its weights are not quantised."""
-    said = read_config(path, name).get("quantization_config")
-    return said if isinstance(said, dict) else {}
+    settings = read_config(path, name).get("quantization_config")
+    return settings if isinstance(settings, dict) else {}
 
 
 def stored_bytes(path: Path) -> int:
     """Bytes of the tensors, perhaps quantised, in a directory's safetensors files, from their headers."""
-    return sum(_bytes(file) for file in weight_files(path) or sorted(path.glob("*.safetensors")))
-
-
-def _bytes(file: Path) -> int:
-    try:
-        places = [entry["data_offsets"] for entry in tensors(file).values()]
-        return sum(int(end) - int(start) for start, end in places)
-    except (KeyError, TypeError, ValueError):
-        raise _not_safetensors(file) from None
+    total = 0
+    for file in weight_files(path) or sorted(path.glob("*.safetensors")):
+        try:
+            places = [entry["data_offsets"] for entry in tensors(file).values()]
+            total += sum(int(end) - int(start) for start, end in places)
+        except (KeyError, TypeError, ValueError):
+            raise _not_safetensors(file) from None
+    return total
 
 
 def weight_files(path: Path) -> list[Path]:
@@ -98,9 +97,7 @@ def weight_files(path: Path) -> list[Path]:
 
 def pickled_files(path: Path) -> list[Path]:
     """The ``pytorch_model.bin`` of a directory, or its parts, if it has no safetensors; else none."""
-    if any(path.glob("*.safetensors")):
-        return []
-    return sorted(path.glob("pytorch_model*.bin"))
+    return [] if any(path.glob("*.safetensors")) else sorted(path.glob("pytorch_model*.bin"))
 
 
 def are_cast(files: Iterable[Path], dtype: str) -> bool:
@@ -152,9 +149,8 @@ def tensors(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def _not_safetensors(file: Path) -> InputError:
-    return InputError(
-        "is not a safetensors file", "fetch the model again", "model.safetensors", path=file
-    )
+    remedy = "fetch the model again"
+    return InputError("is not a safetensors file", remedy, "model.safetensors", path=file)
 
 
 def refuse_missing(loading: dict[str, Any], name: str) -> None:
@@ -185,9 +181,8 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
         if what == "reader":
             refuse_of_provider(name)
         if what == "reader" and name.endswith(".py"):
-            raise InputError(
-                f"reader {name!r} names no function", f"write {name}:FUNCTION", "function.nameless"
-            ) from None
+            problem, remedy = f"reader {name!r} names no function", f"write {name}:FUNCTION"
+            raise InputError(problem, remedy, "function.nameless") from None
         others = ", a .gguf file, FILE.py:function, openai:MODEL" * (what == "reader")
         raise InputError(
             f"unknown {what} {name!r}: no directory or file, and not in the Hugging Face cache",
@@ -229,9 +224,8 @@ def read_json(file: Path) -> Any:
     except FileNotFoundError:
         return None
     except (ValueError, OSError) as error:
-        raise InputError(
-            f"cannot be read ({error})", "fetch the model again", "model.unreadable", path=file
-        ) from None
+        problem, remedy = f"cannot be read ({error})", "fetch the model again"
+        raise InputError(problem, remedy, "model.unreadable", path=file) from None
 
 
 def file_digest(path: Path) -> str:
@@ -241,30 +235,25 @@ def file_digest(path: Path) -> str:
     identity = f"{real} {status.st_size} {status.st_mtime_ns}"
     memory = cache_directory() / "digests" / hashlib.sha256(identity.encode()).hexdigest()
     with contextlib.suppress(FileNotFoundError):
-        if len(known := memory.read_text(encoding="ascii")) == 64:
-            return known
+        if len(stored := memory.read_text(encoding="ascii")) == 64:
+            return stored
     with real.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     write_text(digest, memory)
     return digest
 
 
-_NAMING = ("config.json", "tokenizer_config.json")
 _REMEDY = "give a model that transformers knows; or read its *.py files and set `trust_remote_code`"
 
 
 def agreed_code(path: Path, name: str, *, trusted: bool) -> str:
     """The digest of the code that may run when a model is loaded; empty if none may or exists.
 
-    Args:
-        trusted: whether the user agreed that its code is run.
-
     Raises:
-        InputError: the model cannot be loaded without code that the user did not agree to, or its code is another
-            model's, which the digest would not cover.
+        InputError: the model cannot be loaded without code that the user did not agree to (``trusted``), or its code is
+            another model's, which the digest would not cover.
     """
-    named = _named_code(path)
-    if not named:
+    if not (references := _named_code(path)):
         return ""
     if not trusted:
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -272,7 +261,7 @@ def agreed_code(path: Path, name: str, *, trusted: bool) -> str:
         if _object(path / "config.json").get("model_type") not in CONFIG_MAPPING_NAMES:
             raise needs_code(name)
         return ""
-    if foreign := sorted(reference for reference in named if "--" in reference):
+    if foreign := sorted(reference for reference in references if "--" in reference):
         problem = f"names code outside its own files ({foreign[0]})"
         remedy = "put that code beside the model, and name it in auto_map without '--'"
         raise InputError(problem, remedy, "model.foreign", path=name)
@@ -286,34 +275,25 @@ def code_digest(path: Path) -> str:
 
 def files_digest(path: Path, files: Iterable[Path]) -> str:
     """SHA-256 over the names and contents of files in a directory, in any order."""
-    names = sorted(files)
-    listing = "".join(f"{one.relative_to(path).as_posix()} {file_digest(one)}\n" for one in names)
-    return hashlib.sha256(listing.encode()).hexdigest()
+    rows = [f"{file.relative_to(path).as_posix()} {file_digest(file)}\n" for file in sorted(files)]
+    return hashlib.sha256("".join(rows).encode()).hexdigest()
 
 
 def needs_code(name: str) -> InputError:
     """The error for a model that cannot be loaded without its own code."""
-    return InputError(
-        "cannot be loaded without running Python code of its own", _REMEDY, "model.code", path=name
-    )
-
-
-def is_need_of_code(error: BaseException) -> bool:
-    """Whether transformers refused to load a model because that would run its code."""
-    return isinstance(error, ValueError) and "trust_remote_code" in str(error)
+    problem = "cannot be loaded without running Python code of its own"
+    return InputError(problem, _REMEDY, "model.code", path=name)
 
 
 def refusal(error: Exception, name: str, what: str = "") -> InputError | ReadError:
     """The error for a model, or a part, that cannot be loaded: its code, the GPU, or files that libraries reject."""
-    if is_need_of_code(error):
+    if isinstance(error, ValueError) and "trust_remote_code" in str(error):
         return needs_code(name)
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     if device.is_at_fault(error):
         return ReadError(f"{name}: the GPU failed while it was loaded ({reason}); see `nvidia-smi`")
-    remedy = "check or fetch the model again"
-    return InputError(
-        f"{what} cannot be loaded ({reason})".lstrip(), remedy, "model.unloadable", path=name
-    )
+    problem, remedy = f"{what} cannot be loaded ({reason})", "check or fetch the model again"
+    return InputError(problem.lstrip(), remedy, "model.unloadable", path=name)
 
 
 @contextlib.contextmanager
@@ -330,7 +310,7 @@ def refusals(name: str) -> Iterator[None]:
 def _named_code(path: Path) -> set[str]:
     """The references in the ``auto_map`` of a model's files, as in ``modeling_x.XModel``."""
     references: set[str] = set()
-    for file in _NAMING:
+    for file in ("config.json", "tokenizer_config.json"):
         classes = _object(path / file).get("auto_map")
         for value in classes.values() if isinstance(classes, dict) else ():
             values = value if isinstance(value, list) else [value]
@@ -363,18 +343,15 @@ def tokenizer_and_config(path: str, code: str) -> tuple[Any, Any]:
     from transformers import AutoConfig, AutoTokenizer
 
     # Explicit for every load: by default transformers asks, and takes "y" from stdin.
-    trusted = bool(code)
-    return (
-        AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trusted),
-        AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trusted),
+    options = {"local_files_only": True, "trust_remote_code": bool(code)}
+    return AutoTokenizer.from_pretrained(path, **options), AutoConfig.from_pretrained(
+        path, **options
     )
 
 
 def shared_model(kind: Kind, path: Path, *, name: str, digest: str, **options: Any) -> Any:
-    """As ``load_model``, for an unmodified model; a model in use in this process is not loaded again.
-
-    Raises:
-        InputError: some of its weights are not in its files.
+    """As ``load_model``, for an unmodified model, and an InputError for one that lacks weights; a model in use in this
+    process is not loaded again.
     """
     decisive = sorted((key, str(value)) for key, value in options.items() if key != "config")
     key = (kind, str(path), digest, *decisive)
@@ -463,8 +440,7 @@ def load_model(
     if device.type != "cpu":
         options["device_map"] = {"": device}
     files = weight_files(path)
-    known = getattr(transformers, mapping)
-    model_class = known.get(type(config), None)  # its own, which needs the default
+    model_class = getattr(transformers, mapping).get(type(config), None)  # which needs the default
     if (
         code  # transformers finds its classes by the directory's name
         or not isinstance(model_class, type)
@@ -489,15 +465,12 @@ def _read(
     from safetensors import safe_open
 
     with contextlib.ExitStack() as stack:
-        opened = [
-            stack.enter_context(safe_open(file, framework="pt", device="cpu", backend="pread"))
-            for file in files
-        ]
+        read = partial(safe_open, framework="pt", device="cpu", backend="pread")
+        readers = [stack.enter_context(read(file)) for file in files]
         # Slices are read lazily, as transformers does for mapped files.
-        slices = {name: file.get_slice(name) for file in opened for name in file.keys()}  # noqa: SIM118
-        model, loading = model_class.from_pretrained(
-            None, state_dict=slices, trust_remote_code=False, **options
-        )
+        slices = {name: file.get_slice(name) for file in readers for name in file.keys()}  # noqa: SIM118
+        load = partial(model_class.from_pretrained, trust_remote_code=False)
+        model, loading = load(None, state_dict=slices, **options)
     if model.can_generate():  # transformers knows only the configuration's settings
         model.generation_config = generation_config(path, options["config"])
     return model, loading
@@ -529,20 +502,18 @@ def loading_turn(
     Args:
         weights: bytes of the model.
         always: whether a small one waits, too: vLLM counts memory of concurrent loads as its own.
-        folder: the folder of locks; by default the machine's folder for temporary files. A process that dies releases
-            its turn.
+        folder: of the locks; by default that for temporary files. A process that dies releases its turn.
     """
     if weights < LARGE and not always:
         yield
         return
     own = (folder or Path(tempfile.gettempdir())) / f"erag-loading-{os.getuid()}"
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpu_count())))
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         # Another user's file of that name, a full disk, or a system without memory figures: no reason not to load.
         with contextlib.suppress(OSError, ValueError):
             # GPUs in one order, so that no two wait for each other; then one of the places that memory has.
-            seen = {quote(gpu.strip(), safe="") for gpu in gpus.split(",")}
-            turns = [[gpu] for gpu in sorted(seen)]
+            turns = [[gpu] for gpu in sorted({quote(g.strip(), safe="") for g in gpus.split(",")})]
             if weights >= LARGE:
                 free = min(machine_memory(), status_bytes("MemAvailable", "/proc/meminfo"))
                 turns.append([f"memory-{place}" for place in range(max(1, free // weights))])
@@ -550,6 +521,6 @@ def loading_turn(
                 for name in itertools.cycle(names):
                     lock = FileLock(f"{own}-{name}.lock", 0.1, mode=0o600, fallback_to_soft=False)
                     with contextlib.suppress(Timeout):
-                        held.enter_context(lock)
+                        locks.enter_context(lock)
                         break
         yield

@@ -27,6 +27,11 @@ class Needs:
     memory: int
     accelerator_type: str | None
 
+    def options(self) -> dict[str, Any]:
+        """The options of Ray that request this share, but for memory."""
+        kind = {"accelerator_type": self.accelerator_type} if self.accelerator_type else {}
+        return {"num_cpus": self.cpus, "num_gpus": self.gpus, **kind}
+
     def __str__(self) -> str:
         gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus:g} GPUs" if self.gpus else ""
         kind = f" of type {self.accelerator_type}" if self.accelerator_type else ""

@@ -95,22 +95,23 @@ class PoolSettings(CheckedSettings):
         Raises:
             InputError: Ray is not installed, but the settings name actors, or ``RAY_ADDRESS`` a cluster.
         """
-        if self.bounds() == (0, 0) or not missing("ray"):
-            return self.bounds() == (0, 0)
+        if self.bounds() == (0, 0):
+            return True
         if self != PoolSettings() or os.environ.get("RAY_ADDRESS"):
             require("work on actors", "ray")
-        return True
+        return bool(missing("ray"))
 
     def pool(self) -> "PoolSettings":
         """The settings of actors among a job's settings."""
-        return PoolSettings(**{one.name: getattr(self, one.name) for one in fields(PoolSettings)})
+        names = [field.name for field in fields(PoolSettings)]
+        return PoolSettings(**{name: getattr(self, name) for name in names})
 
 
 def require_gpus_used(settings: PoolSettings, reader: str, gpus: int) -> None:
     """Refuse actors with more GPUs than a reader would use."""
-    given = settings.gpus_per_actor or 0
-    if given > max(1, gpus):
-        problem = f"`gpus_per_actor` is {given:g}, and reader {reader!r} runs on {gpus} of them"
+    if (settings.gpus_per_actor or 0) > max(1, gpus):
+        actors = f"`gpus_per_actor` is {settings.gpus_per_actor:g}"
+        problem = f"{actors}, and reader {reader!r} runs on {gpus} of them"
         remedy = "use `engine` vllm for decoder-only readers larger than a GPU, or 1 or a fraction"
         raise InputError(problem, remedy, "cluster.idle")
 
@@ -149,25 +150,23 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
     from engine.machine import cluster
 
     alive, promised = nodes.alive(), nodes.promised()
-    known = [*alive, *(promised or [])]
-    gpus = settings.gpus_per_actor
+    known, joined = [*alive, *(promised or [])], cluster.is_joined()
+    gpus, kind = settings.gpus_per_actor, settings.accelerator_type
     if gpus is None:
-        gpus = float(settings.accelerator_type is not None or any(node.gpus for node in known))
-    cpus = settings.cpus_per_actor or (
-        _cpus_beside(gpus, settings.accelerator_type, known) if gpus else 1.0
-    )
-    if not cluster.is_joined() and not gpus and settings.cpus_per_actor is None:
+        gpus = float(kind is not None or any(node.gpus for node in known))
+    cpus = settings.cpus_per_actor or (_cpus_beside(gpus, kind, known) if gpus else 1.0)
+    if not joined and not gpus and settings.cpus_per_actor is None:
         cpus = 0.0  # any number of actors shares the machine's CPUs
-    needs = Needs(cpus, gpus, 0, settings.accelerator_type)
+    needs = Needs(cpus, gpus, 0, kind)
     _refuse_impossible(needs, alive, promised)
-    if cluster.is_joined():
+    if joined:
         memory = _memory(actor_bytes if gpus else budget or actor_bytes, needs, known)
         needs = replace(needs, memory=memory)
     room = _room(needs, alive, budget or actor_bytes)
     least, most = settings.bounds()
     _refuse_more_than_ever(least, needs, settings, alive, promised)
     if settings.actors is None:
-        pool = Pool(1, None, room, needs) if cluster.is_joined() else Pool(room, room, room, needs)
+        pool = Pool(1, None, room, needs) if joined else Pool(room, room, room, needs)
     elif ":" in str(settings.actors):
         pool = Pool(least, most, max(least, min(room, most or room)), needs)
     else:
@@ -189,19 +188,16 @@ def first_nodes_asked_for(settings: PoolSettings) -> Iterator[None]:
     """
     import ray
 
-    asked: list[ray.ObjectRef] = []
+    tasks: list[ray.ObjectRef] = []
     if _is_joined():
         pool = decide(settings, 0)
-        needs: dict[str, Any] = {"num_cpus": pool.needs.cpus, "num_gpus": pool.needs.gpus}
-        if settings.accelerator_type:
-            needs["accelerator_type"] = settings.accelerator_type
-        find = ray.remote(**needs, max_retries=0)(_found)
-        asked = [find.remote() for _ in range(pool.least)]
+        task = ray.remote(**pool.needs.options(), max_retries=0)(_start)
+        tasks = [task.remote() for _ in range(pool.least)]
     try:
         yield
     finally:
-        for task in asked:
-            ray.cancel(task)
+        for started in tasks:
+            ray.cancel(started)
 
 
 def _is_joined() -> bool:
@@ -210,7 +206,7 @@ def _is_joined() -> bool:
     return cluster.is_joined()
 
 
-def _found() -> None:
+def _start() -> None:
     """Do nothing: the task's start shows that a node is there."""
 
 
@@ -247,8 +243,8 @@ def _refuse_impossible(needs: Needs, alive: list[Node], promised: list[Node] | N
     known = [*alive, *(promised or [])]
     if any(node.fits(needs) for node in known):
         return
-    of_the_sort = [node for node in known if (node.gpus if needs.gpus else node.cpus)]
-    if _is_joined() and promised is None and not of_the_sort:
+    has_the_sort = any(node.gpus if needs.gpus else node.cpus for node in known)
+    if _is_joined() and promised is None and not has_the_sort:
         return
     problem = f"no node can host an actor with {needs}: {nodes.describe_largest(known)}"
     remedy = "ask for less with `gpus_per_actor`, `cpus_per_actor` or `accelerator_type`, or add such nodes"
@@ -346,40 +342,31 @@ def pool_options(pool: Pool, *, in_flight: int = 2, at_once: int = 1) -> dict[st
     """
     import ray.data
 
-    needs = pool.needs
-    options: dict[str, Any] = {
-        "batch_size": 1,
-        "batch_format": "pyarrow",
-        "compute": ray.data.ActorPoolStrategy(
-            min_size=pool.least,
-            max_size=pool.most,
-            initial_size=pool.start,
-            max_tasks_in_flight_per_actor=in_flight,
-            max_concurrent_calls_per_actor=at_once,
-            enable_true_multi_threading=at_once > 1,
-        ),
-        "num_cpus": needs.cpus,
-        "num_gpus": needs.gpus,
-    }
-    if needs.memory:
-        options["memory"] = needs.memory
-    if needs.accelerator_type:
-        options["accelerator_type"] = needs.accelerator_type
-    return options
+    actors = ray.data.ActorPoolStrategy(
+        min_size=pool.least,
+        max_size=pool.most,
+        initial_size=pool.start,
+        max_tasks_in_flight_per_actor=in_flight,
+        max_concurrent_calls_per_actor=at_once,
+        enable_true_multi_threading=at_once > 1,
+    )
+    form = {"batch_size": 1, "batch_format": "pyarrow", "compute": actors}
+    memory = {"memory": pool.needs.memory} if pool.needs.memory else {}
+    return form | pool.needs.options() | memory
 
 
-Made = TypeVar("Made")
+Outcome = TypeVar("Outcome")
 # Finished work, or work refused at once, needs no Ray.
 _BESIDE = 1.0
 
 
 def beside_ray(
-    work: Callable[..., Made],
+    work: Callable[..., Outcome],
     pool: PoolSettings,
     *,
     on_progress: Callable[[str, int], None] = lambda what, done: None,
     check: Callable[[], None] = lambda: None,
-) -> Made:
+) -> Outcome:
     """Do some work, which reports to its argument ``on_progress``; Ray, if the pool needs it, starts in the meantime.
 
     Args:
@@ -394,14 +381,14 @@ def beside_ray(
         check()
         return work(on_progress=on_progress)
 
-    with ExitStack() as asked:
+    with ExitStack() as requests:
 
         def start() -> None:
             from engine.machine import cluster
 
             cluster.start_ray()
             check()
-            asked.enter_context(first_nodes_asked_for(pool))
+            requests.enter_context(first_nodes_asked_for(pool))
 
         return _beside(work, on_progress, start)
 
@@ -411,10 +398,10 @@ class _StopWork(BaseException):
 
 
 def _beside(
-    work: Callable[..., Made], on_progress: Callable[[str, int], None], start: Callable[[], None]
-) -> Made:
+    work: Callable[..., Outcome], on_progress: Callable[[str, int], None], start: Callable[[], None]
+) -> Outcome:
     """Do the work in a thread, and start in this one, as Ray's signal handling requires."""
-    working: Future[Made] = Future()
+    working: Future[Outcome] = Future()
     stopped = threading.Event()
 
     def on_work(what: str, done: int) -> None:

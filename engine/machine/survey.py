@@ -39,10 +39,9 @@ _FOR_AN_ANSWER, _FOR_A_NODE = 120.0, 6 * 3600.0
 
 
 def reading_dtype(settings: PoolSettings, on_event: OnEvent = silent) -> Dtype:
-    """The fastest precision of the nodes that will read; without a cluster, of this machine.
+    """The fastest precision of the nodes that will read; without a cluster (``RAY_ADDRESS``), of this machine.
 
-    On a cluster (``RAY_ADDRESS``) every node that can host an actor answers. Without such a node, this waits for the
-    first one.
+    On a cluster every node that can host an actor answers. Without such a node, this waits for the first one.
 
     Raises:
         InputError: the nodes differ, or none can ever host an actor.
@@ -50,12 +49,9 @@ def reading_dtype(settings: PoolSettings, on_event: OnEvent = silent) -> Dtype:
     """
     if _is_own(settings):
         return device.best_dtype()
-    answers = _of_cluster(settings, on_event)
-    return agreed(
-        [(ability.dtype, node) for ability, node in answers],
-        differ="the nodes that read are fast in different precisions",
-        option="dtype",
-    )
+    dtypes = [(ability.dtype, node) for ability, node in _of_cluster(settings, on_event)]
+    differ = "the nodes that read are fast in different precisions"
+    return agreed(dtypes, differ=differ, option="dtype")
 
 
 def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
@@ -67,22 +63,20 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
     if settings.gpus_per_actor == 0:
         return False
     if _is_own(settings):
-        on_vllm = device.reads_on_vllm()
-        if on_vllm:
+        if on_vllm := device.reads_on_vllm():
             device.require_compiler()
         return on_vllm
-    answers = _of_cluster(settings, on_event)
-    engine = agreed(
-        [("vllm" if ability.vllm else "transformers", node) for ability, node in answers],
-        differ="vLLM is installed on some of the nodes that read, beside a GPU, and not on others",
-        option="engine",
-    )
-    lacking = [(ability.lacks, node) for ability, node in answers if ability.lacks]
-    if engine == "vllm" and lacking:
-        where = f"{counted(len(lacking), '[node|nodes]')} ({_kinds([node for _, node in lacking])})"
-        problem = f"vLLM cannot start on {where}: there is {lacking[0][0]}"
+    abilities = _of_cluster(settings, on_event)
+    engines = [("vllm" if ability.vllm else "transformers", node) for ability, node in abilities]
+    differ = "vLLM is installed on some of the nodes that read, beside a GPU, and not on others"
+    on_vllm = agreed(engines, differ=differ, option="engine") == "vllm"
+    lacking = [(ability.lacks, node) for ability, node in abilities if ability.lacks]
+    if on_vllm and lacking:
+        problem = (
+            f"vLLM cannot start on {_some([node for _, node in lacking])}: there is {lacking[0][0]}"
+        )
         raise InputError(problem, device.COMPILER_REMEDY, "cluster.compiler")
-    return engine == "vllm"
+    return on_vllm
 
 
 def either_engine_reads(settings: PoolSettings) -> bool:
@@ -95,8 +89,8 @@ def either_engine_reads(settings: PoolSettings) -> bool:
 
 def reads_on_gpus(settings: PoolSettings) -> bool:
     """Whether actors will have GPUs: by the user's setting, or by the present nodes."""
-    asked = settings.accelerator_type is not None or settings.gpus_per_actor is not None
-    if asked and not settings.in_process:
+    is_set = settings.accelerator_type is not None or settings.gpus_per_actor is not None
+    if is_set and not settings.in_process:
         return settings.gpus_per_actor != 0
     if _is_own(settings):
         return device.machine_has_gpu()
@@ -125,23 +119,22 @@ def _of_cluster(settings: PoolSettings, on_event: OnEvent) -> list[tuple[Ability
             ready, _ = ray.wait([_ask(needs)], timeout=_FOR_A_NODE)
         if not ready:
             raise ReadError(f"no node with {needs} joined the cluster")
-    asked = {_ask(needs, node): node for node in nodes.alive() if node.fits(needs)}
+    questions = {_ask(needs, node): node for node in nodes.alive() if node.fits(needs)}
     deadline = time.monotonic() + _FOR_AN_ANSWER
     answers: list[tuple[Ability, Node]] = []
-    left = list(asked)
+    left = list(questions)
     while left and time.monotonic() < deadline:
-        done, left = ray.wait(left, timeout=max(0.1, deadline - time.monotonic()))
-        for answer in done:
+        ready, left = ray.wait(left, timeout=max(0.1, deadline - time.monotonic()))
+        for question in ready:
             try:
-                answers.append((ray.get(answer), asked[answer]))
+                answers.append((ray.get(question), questions[question]))
             except ray.exceptions.RayError as error:
                 # A node that left, or whose GPU fails, does not count; a node without the package does.
                 if isinstance(error, ray.exceptions.RayTaskError) and not device.is_fatal(error):
-                    raise ReadError(
-                        f"a node cannot read: {cluster.cause(error)}; install the package there"
-                    ) from error
-    for answer in left:
-        ray.cancel(answer)
+                    problem = f"a node cannot read: {cluster.cause(error)}"
+                    raise ReadError(f"{problem}; install the package there") from error
+    for question in left:
+        ray.cancel(question)
     return answers
 
 
@@ -158,12 +151,10 @@ def agreed(answers: Sequence[tuple[Answer, Node]], *, differ: str, option: str) 
     if not by_answer:
         raise ReadError(f"no node answered what it can do; give `{option}`")
     if len(by_answer) > 1:
-        said = "; ".join(
-            f"{answer} on {counted(len(those), '[node|nodes]')} ({_kinds(those)})"
-            for answer, those in sorted(by_answer.items(), key=str)
-        )
+        parts = sorted(by_answer.items(), key=str)
+        differ += ": " + "; ".join(f"{answer} on {_some(those)}" for answer, those in parts)
         remedy = f"choose one with `{option}`, or nodes with `accelerator_type`"
-        raise InputError(f"{differ}: {said}", remedy, "cluster.unlike")
+        raise InputError(differ, remedy, "cluster.unlike")
     (answer,) = by_answer
     return answer
 
@@ -174,8 +165,10 @@ def ability() -> Ability:
     return Ability(device.best_dtype(), on_vllm, device.lacking_compiler() if on_vllm else "")
 
 
-def _kinds(those: list[Node]) -> str:
-    return ", ".join(sorted({kind for node in those for kind in node.accelerator_types} or {"CPU"}))
+def _some(those: list[Node]) -> str:
+    """The number and kinds of nodes, in words."""
+    kinds = sorted({kind for node in those for kind in node.accelerator_types} or {"CPU"})
+    return f"{counted(len(those), '[node|nodes]')} ({', '.join(kinds)})"
 
 
 def _ask(needs: Needs, node: Node | None = None) -> Any:
@@ -183,11 +176,9 @@ def _ask(needs: Needs, node: Node | None = None) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    options: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_retries": 3}
+    options = needs.options()
     if node is not None:
         # A small share, so that the question finds room beside other jobs.
-        options |= {"num_cpus": 0, "num_gpus": min(needs.gpus, 0.01)}
+        options = {"num_cpus": 0, "num_gpus": min(needs.gpus, 0.01)}
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node.id, soft=False)
-    elif needs.accelerator_type:
-        options["accelerator_type"] = needs.accelerator_type
-    return ray.remote(**options)(ability).remote()
+    return ray.remote(**options, max_retries=3)(ability).remote()
