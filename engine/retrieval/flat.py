@@ -1,11 +1,10 @@
 """Exact search by inner product, block by block: an index may be larger than any memory.
 
-The score of a query and a passage depends only on their two vectors: products in double precision,
-which represents a product of two singles exactly, are added in one fixed order. A matrix product
-cannot guarantee that, since BLAS adds in an order that depends on shapes and threads. So FAISS
-finds candidates by matrix products, with a margin that their rounding errors cannot exceed, and the
-scores of the candidates are then computed in the fixed order. The results are the same passages
-with the same scores in the same order, however vectors are divided into shards and blocks, and
+The score of a query and a passage depends only on their two vectors: products in double precision, which represents a
+product of two singles exactly, are added in one fixed order. A matrix product cannot guarantee that, since BLAS adds in
+an order that depends on shapes and threads. So FAISS finds candidates by matrix products, with a margin that their
+rounding errors cannot exceed, and the scores of the candidates are then computed in the fixed order. The results are
+the same passages with the same scores in the same order, however vectors are divided into shards and blocks, and
 wherever they are searched.
 """
 
@@ -163,12 +162,11 @@ def candidates(
 ) -> BlockCandidates:
     """Every passage of a block that can be among the ``k`` best of a query, with its exact score.
 
-    A sum of d rounded products errs by at most s/(1-s) of the product of the vectors' lengths, where
-    s = d·u + 2v (Higham 2002, section 3.1), u is the unit roundoff of sums and v that of inputs.
-    Let e be that bound. The k-th best exact score of the block is at least the k-th approximate
-    score minus e, so any passage among the k best has an approximate score of at least the k-th
-    minus 2e. Likewise, any passage that exceeds ``floor``, the k-th exact score so far, has an
-    approximate score of at least ``floor`` minus e.
+    A sum of d rounded products errs by at most s/(1-s) of the product of the vectors' lengths, where s = d·u + 2v
+    (Higham 2002, section 3.1), u is the unit roundoff of sums and v that of inputs. Let e be that bound. The k-th best
+    exact score of the block is at least the k-th approximate score minus e, so any passage among the k best has an
+    approximate score of at least the k-th minus 2e. Likewise, any passage that exceeds ``floor``, the k-th exact score
+    so far, has an approximate score of at least ``floor`` minus e.
 
     Args:
         queries: (queries, dimensions).
