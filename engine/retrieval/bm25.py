@@ -22,11 +22,10 @@ Tokenizer = Literal["kiwi"]
 
 
 class Kiwi:
-    """Splits Korean texts into morphemes with kiwipiepy, which must be installed.
+    """Splits Korean texts into morphemes with Kiwi (Lee 2024, https://github.com/bab2min/kiwipiepy).
 
-    Korean attaches particles and endings to words: split at white space, "학교에서" (at school) and "학교는"
-    (school, as the topic) have nothing in common. Kiwi (Lee 2024, https://github.com/bab2min/kiwipiepy)
-    splits them into morphemes; these are indexed and searched unchanged.
+    Korean attaches particles and endings to words: split at white space, "학교에서" (at school) and "학교는" (school, as
+    the topic) have nothing in common. Morphemes are indexed and searched unchanged.
     """
 
     def __init__(self) -> None:
@@ -90,9 +89,8 @@ def build_index(
             (work / _OLD).rename(directory)
     manifest.require_place(directory, "bm25")
     if language not in LANGUAGES:
-        raise InputError(
-            f"unknown language {language!r}", f"use one of {', '.join(LANGUAGES)}", "index.language"
-        )
+        remedy = f"use one of {', '.join(LANGUAGES)}"
+        raise InputError(f"unknown language {language!r}", remedy, "index.language")
     require("an index for BM25", "retrieval", "pyserini")
     kiwi = Kiwi() if tokenizer else None
     fingerprint = Fingerprint()
@@ -100,23 +98,12 @@ def build_index(
     with reported_writing(directory), temporary_directory(directory) as work:
         new = work / _NEW
         new.mkdir()
-        lucene.index(
-            _contents(batches, fingerprint, kiwi),
-            new,
-            None if tokenizer else language,
-            threads=threads or os.cpu_count() or 1,
-        )
-        index = Manifest(
-            kind="bm25",
-            passages=fingerprint.rows,
-            corpus=fingerprint.hexdigest(),
-            settings={
-                "language": language,
-                "tokenizer": tokenizer,
-                "tokenizer_version": _version_of_kiwi() if tokenizer else None,
-            },
-            versions=manifest.versions("pyserini"),
-        )
+        contents, splits = _contents(batches, fingerprint, kiwi), None if tokenizer else language
+        lucene.index(contents, new, splits, threads=threads or os.cpu_count() or 1)
+        version = _version_of_kiwi() if tokenizer else None
+        settings = {"language": language, "tokenizer": tokenizer, "tokenizer_version": version}
+        corpus, versions = fingerprint.hexdigest(), manifest.versions("pyserini")
+        index = Manifest("bm25", fingerprint.rows, corpus, settings, versions)
         manifest.write(index, new)
         _move_into_place(work, directory)
     return index
@@ -169,16 +156,10 @@ def search(
             raise InputError(problem, remedy, "index.version", path=directory)
         texts = kiwi.split(queries[QUERY].to_list())
         queries = queries.with_columns(pl.Series(QUERY, texts, dtype=pl.String))
-    return lucene.search_lucene(
-        queries,
-        directory,
-        language=None if settings["tokenizer"] else settings["language"],
-        k=min(k, index.passages),
-        k1=k1,
-        b=b,
-        name=name,
-        threads=threads or os.cpu_count() or 1,
-    )
+    language = None if settings["tokenizer"] else settings["language"]
+    options = {"language": language, "threads": threads or os.cpu_count() or 1}
+    k = min(k, index.passages)
+    return lucene.search_lucene(queries, directory, name=name, k=k, k1=k1, b=b, **options)
 
 
 def _contents(

