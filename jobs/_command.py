@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
+from cyclopts.help import DefaultFormatter, HelpPanel
+from rich.console import Console, ConsoleOptions
 
 from engine.messages import errors
 from engine.messages.errors import InputError, masked
@@ -26,11 +28,6 @@ from jobs import _options, _terminal
 from jobs._options import option, with_options_of
 from jobs._signals import StoppedError, stoppable
 from jobs._terminal import Verbosity, discard, set_verbosity, tell, verbosity
-
-if TYPE_CHECKING:
-    from cyclopts.help import HelpPanel
-    from rich.console import Console, ConsoleOptions
-
 
 BAD_INPUT, _AT_BOUND = 2, 4
 # Options of other programs that no command has, with our names for the same thing.
@@ -61,15 +58,13 @@ ConfigFile = Annotated[
     ),
 ]
 
-
 _OUTPUT = Group("Output", sort_key=10)
 # Options of every command on its verbosity, with help.
 _SPEECH = {
     ("--quiet", "-q"): "Print only errors and warnings (and JSON with --json).",
-    (
-        "--verbose",
-        "-v",
-    ): "Print also which options come from a file or the environment, and tracebacks.",
+    ("--verbose", "-v"): (
+        "Print also which options come from a file or the environment, and tracebacks."
+    ),
     ("--json",): "Print the results as JSON, and nothing else, to standard output.",
 }
 
@@ -77,24 +72,28 @@ _SPEECH = {
 def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Callable[..., None]:
     """A command with the verbosity options of all commands (see ``jobs._terminal``)."""
     signature = inspect.signature(command)
-    own = [one for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY]
-    defaults = {one.name: one.default for one in own if one.default is not one.empty}
+    named = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+    defaults = {p.name: p.default for p in named if p.default is not p.empty}
 
     @functools.wraps(command)
     def with_speech(
-        *given: Any, quiet: bool = False, verbose: bool = False, json: bool = False, **options: Any
+        *arguments: Any,
+        quiet: bool = False,
+        verbose: bool = False,
+        json: bool = False,
+        **options: Any,
     ) -> None:
         if quiet and verbose:
             raise InputError("`quiet` and `verbose`", "use one of them", "settings.verbosity")
         if _VERBOSITY_SET.get():  # another command calls this one, and has set its verbosity
-            command(*given, **(defaults | options))
+            command(*arguments, **(defaults | options))
             return
         results = not (quiet or json)
         set_verbosity(Verbosity(results=results, progress=not quiet, details=verbose, as_json=json))
         token = _VERBOSITY_SET.set(True)
         try:
             with _terminal.with_steps(), _terminal.json_alone() if json else nullcontext():
-                command(*given, **(defaults | options))
+                command(*arguments, **(defaults | options))
         finally:
             _VERBOSITY_SET.reset(token)
 
@@ -257,58 +256,28 @@ def unforeseen(error: Exception) -> str:
 
 # Commands whose help shows only the options in ``SHORT`` unless asked for in full.
 LONG = ("evaluate", "plan")
-SHORT = frozenset(
-    [
-        "--queries",
-        "--corpus",
-        "--run",
-        "--reader",
-        "--base-url",
-        "--metric",
-        "--end-to-end",
-        "--end-to-end-k",
-        "--concurrency",
-        "--price-in",
-        "--price-out",
-        "--price-per-hour",
-        "--k",
-        "--measures",
-        "--annotators",
-        "--store",
-        "--out",
-        "--overwrite",
-        "--json",
-        "--config",
-        "--failed-reads",
-        "--pace",
-        "--finish-in",
-    ]
+_SHORT = (
+    "queries corpus run reader base-url metric end-to-end end-to-end-k concurrency price-in "
+    "price-out price-per-hour k measures annotators store out overwrite json config failed- "
+    "reads pace finish-in"
 )
+SHORT = frozenset(f"--{name}" for name in _SHORT.split())
 HELP_ALL = "--help-all"
 IN_FULL: ContextVar[bool] = ContextVar("in_full", default=False)
 
 
-class ShortHelp:
+class ShortHelp(DefaultFormatter):
     """The help of a command with many options: a few options, unless ``--help-all`` asks for all."""
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-        from cyclopts.help import DefaultFormatter
-
         entries = panel.entries
         if not IN_FULL.get():
             entries = [entry for entry in entries if not SHORT.isdisjoint(entry.positive_names)]
         if entries:
-            DefaultFormatter()(console, options, panel.copy(entries=entries))
-
-    def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:
-        """The usage, as in other commands; a formatter without this method would leave out the word."""
-        from cyclopts.help import DefaultFormatter
-
-        DefaultFormatter().render_usage(console, options, usage)
+            super().__call__(console, options, panel.copy(entries=entries))
 
 
 def help_of(command: str) -> ShortHelp | None:
-    """The help format of a command; None for the usual format."""
     return ShortHelp() if command in LONG else None
 
 
@@ -343,9 +312,7 @@ erag retrieve --index bm25 --queries questions.jsonl --out bm25.trec --k 10
 erag retrieve --index bm25 dense --queries questions.jsonl --fuse rrf \
     --out runs
 """,
-    "fuse": r"""
-erag fuse --run bm25.trec dense.trec --out fused.trec --k 10
-""",
+    "fuse": "erag fuse --run bm25.trec dense.trec --out fused.trec --k 10",
     "plan": r"""
 erag plan --queries questions.jsonl --corpus corpus.parquet --run bm25.trec \
     --reader /models/my-llm --pace results --price-per-hour 1.2
@@ -368,15 +335,9 @@ erag train --config train.yaml --workers 4 --checkpoints s3://bucket/fid
 erag report results
 erag report results --single-file
 """,
-    "repeat": r"""
-erag repeat results
-""",
-    "compare": r"""
-erag compare results/monday results/tuesday --out compare.html
-""",
-    "gate": r"""
-erag gate --baseline main --candidate branch --margin 0.02
-""",
+    "repeat": "erag repeat results",
+    "compare": "erag compare results/monday results/tuesday --out compare.html",
+    "gate": "erag gate --baseline main --candidate branch --margin 0.02",
     "ask": r"""
 erag ask --queries questions.jsonl --corpus corpus.parquet \
     --run bm25.trec dense.trec --results results --out tasks.html
@@ -385,14 +346,8 @@ erag ask --queries questions.jsonl --corpus corpus.parquet \
 erag coverage --queries questions.jsonl --user-queries asked.txt \
     --out coverage
 """,
-    "doctor": r"""
-erag doctor
-""",
+    "doctor": "erag doctor",
 }
-
-
-def examples(command: str) -> str:
-    return _EXAMPLES[command].strip()
 
 
 def epilogue(command: str) -> str:
@@ -402,4 +357,4 @@ def epilogue(command: str) -> str:
         more = f"`erag plan` counts LLM calls, tokens and cost beforehand. {more}"
     if command not in _EXAMPLES:  # the command is of another package
         return more
-    return f"{more}Examples:\n\n```\n{examples(command)}\n```\n"
+    return f"{more}Examples:\n\n```\n{_EXAMPLES[command].strip()}\n```\n"

@@ -37,14 +37,8 @@ def reader_name(name: str) -> str:
 
 def reader_functions(names: Iterable[str | None]) -> tuple[ReaderFunction, ...]:
     """The functions among readers, each once."""
-    readers = (reader_of(name) for name in dict.fromkeys(names) if name)
+    readers = map(reader_of, filter(None, dict.fromkeys(names)))
     return tuple(reader for reader in readers if isinstance(reader, ReaderFunction))
-
-
-def other_models(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, with names in place of functions as other models."""
-    names = {key: options[key] for key in MODELS[1:] if options.get(key)}
-    return {**options, **{key: reader_name(name) for key, name in names.items()}}
 
 
 # Options that name a model or a prompt template: an existing folder or file, else a name.
@@ -85,7 +79,7 @@ def parameters() -> list[inspect.Parameter]:
         option("traces", Paths, INPUTS, _TRACES, ()),
         option("leave_out", Literal["steps"] | None, INPUTS, _LEAVE_OUT, None),
         option("data", Paths, INPUTS, _DATA, ()),
-        *_of_reader(),
+        *_reader_options(),
         *options_of(
             LabelSettings,
             LABELS,
@@ -132,7 +126,7 @@ def parameters() -> list[inspect.Parameter]:
     ]
 
 
-def _of_reader() -> list[inspect.Parameter]:
+def _reader_options() -> list[inspect.Parameter]:
     return options_of(
         ReaderSettings,
         READER,
@@ -177,7 +171,8 @@ def sweep_of(options: Mapping[str, Any]) -> Sweep:
 
 def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
     """The settings of the first condition."""
-    k, others = options["k"], other_models(options)
+    k, models = options["k"], {key: options[key] for key in MODELS[1:] if options.get(key)}
+    named = {**options, **{key: reader_name(model) for key, model in models.items()}}
     recorded = options["end_to_end"] and options["outputs"]
     return Settings(
         reader=take(
@@ -187,13 +182,11 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
             augmentation=sweep.augmentations[0],
             metric=metric_of(options["metric"]),
             end_to_end="recorded" if recorded else options["end_to_end"],
-            functions=reader_functions(
-                [*options["reader"], *(options.get(name) for name in MODELS[1:])]
-            ),
+            functions=reader_functions([*options["reader"], *models.values()]),
         ),
         labels=LabelSettings(
             annotators=tuple(map(annotator_of, items_of(options["annotators"]))),
-            options=tuple(take(kind, others) for kind in option_classes()),
+            options=tuple(take(kind, named) for kind in option_classes()),
         ),
         ranking=take(
             RankingSettings,
@@ -216,10 +209,10 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
     if lacking := next((name for name in ("queries", "run") if not options[name]), None):
         problem = f"`{lacking}` is missing"
         raise InputError(problem, "give it (--help shows examples)", "settings.missing")
-    given = {name: options[name] for name in input_tables() if options[name] is not None}
-    refuse_lacking_tables(settings, given)
+    tables = {name: options[name] for name in input_tables() if options[name] is not None}
+    refuse_lacking_tables(settings, tables)
     in_use = {a.needs_input.name for a in settings.resolved.annotators if a.needs_input}
-    for name in given:
+    for name in tables:
         if name not in in_use:
             users = " or ".join(
                 a.name for a in ANNOTATORS.values() if a.needs_input and a.needs_input.name == name
@@ -227,15 +220,10 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
             problem = f"`{name}` without the annotator {users}"
             remedy = f"add {users} to `annotators`, or leave `{name}` out"
             raise InputError(problem, remedy, "settings.annotator")
-    corpus = (
-        options["corpus"] if len(options["corpus"]) > 1 else next(iter(options["corpus"]), None)
-    )
-    return take(
-        InputFiles,
-        options,
-        **located(corpus, options["run"], given, input_tables()),
-        **settings.input_needs(),
-    )
+    first, *others = options["corpus"] or [None]
+    corpus = options["corpus"] if others else first
+    paths = located(corpus, options["run"], tables, input_tables())
+    return take(InputFiles, options, **paths, **settings.input_needs())
 
 
 def given_files(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,7 +231,7 @@ def given_files(options: Mapping[str, Any]) -> dict[str, Any]:
 
     def is_path(value: Any) -> bool:
         values = value if isinstance(value, list | tuple) else [value]
-        return any(isinstance(one, Path) for one in values)
+        return any(isinstance(value, Path) for value in values)
 
     return {n: value for n, value in options.items() if is_path(value) and n not in _WRITTEN}
 

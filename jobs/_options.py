@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import itertools
 import os
 import re
 import shlex
@@ -123,12 +122,9 @@ def with_options_of(app: App, text: str) -> str:
 def fields_of(app: App) -> set[str]:
     """The fields behind the options of an app, and of its commands."""
     arguments = app.assemble_argument_collection() if app.default_command else ()
-    names = {name for argument in arguments for name in argument.names}
-    fields = {name.removeprefix("--").replace("-", "_") for name in names}
-    for command in app:
-        if not command.startswith("-"):
-            fields |= fields_of(app[command])
-    return fields
+    fields = {_field(name) for argument in arguments for name in argument.names}
+    commands = (app[command] for command in app if not command.startswith("-"))
+    return fields.union(*map(fields_of, commands))
 
 
 def option(
@@ -163,24 +159,17 @@ def options_of(
     ``types``, ``defaults`` and ``helps`` override the fields' for the command line; ``more_help`` is added to the help.
     """
     hints = get_type_hints(owner, include_extras=True) | dict(types or {})
-    documented = [docstring_parser.parse(_documentation(one)).params for one in owner.__mro__[::-1]]
-    described = itertools.chain.from_iterable(documented)
+    docstrings = (docstring_parser.parse(_documentation(base)) for base in owner.__mro__[::-1])
+    described = (param for docstring in docstrings for param in docstring.params)
     texts = {param.arg_name: " ".join((param.description or "").split()) for param in described}
     texts |= helps or {}
-    given = {
-        field.name: field.default if field.default_factory is MISSING else field.default_factory()
-        for field in fields(owner)
-    } | dict(defaults or {})
+    for name, more in (more_help or {}).items():
+        texts[name] += f" {more}"
+    known = {field.name: field.default for field in fields(owner)} | dict(defaults or {})
     return [
-        option(
-            field.name,
-            hints[field.name],
-            group,
-            " ".join(filter(None, [texts[field.name], (more_help or {}).get(field.name)])),
-            given[field.name],
-        )
-        for field in fields(owner)
-        if field.name not in leave_out
+        option(name, hints[name], group, texts[name], default)
+        for name, default in known.items()
+        if name not in leave_out
     ]
 
 
@@ -275,9 +264,9 @@ def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCol
             continue
         name = variable(_field(argument.name))
         text = os.environ.get(name, "")
-        one = argument.token_count() in ((0, False), (1, False))
+        is_single = argument.token_count() in ((0, False), (1, False))
         try:
-            values = [text] if text and one else shlex.split(text)
+            values = [text] if text and is_single else shlex.split(text)
         except ValueError:
             problem = f"the variable {name} has a quotation that does not end"
             raise InputError(problem, "quote values as in a shell", "settings.variable") from None
@@ -290,9 +279,9 @@ def tell_origins(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
     tokens = {argument.name: argument.tokens for argument in arguments}
     if not any(token.value.lower() not in _OFF for token in tokens.get("--verbose", ())):
         return
-    for name, given in tokens.items():
-        if given and given[0].source != "cli":
-            tell(f"erag: {name} comes from {masked(given[0].source)}")
+    for name, values in tokens.items():
+        if values and values[0].source != "cli":
+            tell(f"erag: {name} comes from {masked(values[0].source)}")
 
 
 def check_numbers(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

@@ -23,12 +23,9 @@ def optional_commands(taken: Collection[str]) -> Iterator[tuple[str, str, str]]:
         places.setdefault(entry.name, {})[entry.value] = entry
     for name in places.keys() - taken:
         (place, entry), *others = places[name].items()
+        packages = ", ".join(sorted(places[name]))
         if others:
-            yield (
-                name,
-                "jobs.cli:refuse",
-                f"Added by several packages: {', '.join(sorted(places[name]))}.",
-            )
+            yield name, "jobs.cli:refuse", f"Added by several packages: {packages}."
         else:
             yield name, place, summary_of(entry)
 
@@ -72,8 +69,8 @@ COMMANDS = (
     ("gate", "jobs.gate:gate", "Fail where a candidate is worse than a baseline, for CI."),
     ("doctor", "jobs.doctor:doctor", "Show what this machine can do, and what is missing."),
 )
-# Named by import path: a command's module is loaded only when the command runs or shows its help. Optional commands and
-# commands of other packages, are entry points.
+# Named by import path: a command's module is loaded only when the command runs or shows its help. Optional commands,
+# and commands of other packages, are entry points.
 for name, path, summary in (*COMMANDS, *sorted(optional_commands([name for name, *_ in COMMANDS]))):
     # An app, such as index, has its own.
     if path.endswith(":app"):

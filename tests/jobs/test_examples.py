@@ -9,7 +9,7 @@ import pytest
 
 from engine.labels.registry import ANNOTATORS
 from jobs import cli
-from jobs._command import _EXAMPLES, HABITS, examples
+from jobs._command import _EXAMPLES, HABITS
 from tests.commands import erag, options_in
 from tests.expected import as_expected
 
@@ -55,9 +55,9 @@ def test_the_help_of_a_command_names_options_that_exist_and_ends_with_its_exampl
     assert "docs/" not in named  # pip brings no pages
     assert options_of(name) <= options_in(named) <= known
     assert [line.strip() for line in shown.splitlines() if line.strip()] == [
-        line.strip() for line in examples(name).splitlines()
+        line.strip() for line in _EXAMPLES[name].strip().splitlines()
     ]
-    for variables, words in lines(examples(name)):
+    for variables, words in lines(_EXAMPLES[name].strip()):
         assert words[: len(name.split())] == name.split() or name == "index"
         for variable, value in variables.items():
             assert variable.startswith("ERAG_")
