@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,48 +43,37 @@ _NAMES = ("Inputs", "Reader", "Recipe", "Running")
 _INPUTS, _READER, _RECIPE, _RUNNING = (
     Group(name, sort_key=place) for place, name in enumerate(_NAMES)
 )
-_FILES = ("queries", "corpus", "run", "dev_queries", "dev_run")
+_FILES: dict[str, Any] = {"queries": Path, "corpus": Path | None, "run": Path}
+_FILES |= {"dev_queries": Path | None, "dev_run": Path | None}
 _PLACES = (*_FILES, "out", "checkpoints", "config")
 _KEPT = "checkpoints are kept in {}; run the same command again to go on from there"
 
 
+@dataclass(frozen=True)
+class ReaderOptions:
+    """The reader to train.
+
+    Attributes:
+        reader: Model to start from: a T5, as for erag evaluate; or a directory with only the config.json and tokenizer
+            of a T5, to start from random weights.
+        augmentation: How the reader gets its passages. fid: Fusion-in-Decoder, each passage with the question in an
+            input of its own, of 250 tokens at most; in-prompt: all passages in one prompt.
+        task: What the reader is asked to do; chooses the prompt.
+        prompt: Prompt template, as in erag evaluate; use the same one there. By default t5.
+        metric: Metric on the development queries:
+    """
+
+    reader: str
+    augmentation: Augmentation = "fid"
+    task: Task = "short-answer"
+    prompt: str | None = None
+    metric: str = "em"
+
+
 def parameters() -> list[inspect.Parameter]:
     return [
-        *options_of(
-            TrainingFiles,
-            _INPUTS,
-            types=dict(zip(_FILES, (Path, Path | None, Path, Path | None, Path | None), strict=True)),
-        ),
-        option(
-            "reader",
-            str,
-            _READER,
-            "Model to start from: a T5, as for erag evaluate; or a directory with only the config.json and tokenizer "
-            "of a T5, to start from random weights.",
-        ),
-        option(
-            "augmentation",
-            Augmentation,
-            _READER,
-            "How the reader gets its passages. fid: Fusion-in-Decoder, each passage with the question in an input of "
-            "its own, of 250 tokens at most; in-prompt: all passages in one prompt.",
-            "fid",
-        ),
-        option("task", Task, _READER, "What the reader is asked to do; chooses the prompt.", "short-answer"),
-        option(
-            "prompt",
-            str | None,
-            _READER,
-            "Prompt template, as in erag evaluate; use the same one there. By default t5.",
-            None,
-        ),
-        option(
-            "metric",
-            str,
-            _READER,
-            f"Metric on the development queries: {', '.join(METRICS)}.",
-            "em",
-        ),
+        *options_of(TrainingFiles, _INPUTS, types=_FILES),
+        *options_of(ReaderOptions, _READER, more_help={"metric": f"{', '.join(METRICS)}."}),
         *options_of(Recipe, _RECIPE),
         option(
             "out",
@@ -109,9 +98,15 @@ def parameters() -> list[inspect.Parameter]:
             "through the model at once, but not what the model learns.",
             0,
         ),
-        option("dry_run", bool, _RUNNING, "Check everything and print the plan, without training.", False),
+        option(
+            "dry_run",
+            bool,
+            _RUNNING,
+            "Check everything and print the plan, without training.",
+            False,
+        ),
         keyword("config", Annotated[ConfigFile, Parameter(group=_RUNNING)], None),
-    ]  # fmt: skip
+    ]
 
 
 @partial(with_verbosity, as_json=True)
@@ -144,12 +139,12 @@ def train(**options: Any) -> None:
         memory=options["memory"],
     )
     inputs = read_training(files, k=recipe.k, metric=metric)
-    asked = _asked(options)
-    plan = Plan(start, recipe, inputs.train, inputs.dev, metric, asked)
+    configuration = _configuration(options)
+    plan = Plan(start, recipe, inputs.train, inputs.dev, metric, configuration)
     _print_plan(inputs, start, recipe)
     if options["dry_run"]:
         return
-    origin = Origin(command_line(), input_files({name: asked[name] for name in _FILES}))
+    origin = Origin(command_line(), input_files({name: configuration[name] for name in _FILES}))
     keeps(_KEPT.format(folder.shown()))
     with outputs.sole_writer(out.at), outputs.sole_writer(folder.at):
         with shown_progress("training", "steps") as shown:
@@ -163,7 +158,7 @@ def train(**options: Any) -> None:
                 progress = train_on_ray(plan, folder, workers, on_progress=on_progress)
             else:
                 progress = train_here(plan, folder, on_progress=on_progress)
-        trained = TrainingResult(inputs, start, recipe, metric, progress, asked, origin)
+        trained = TrainingResult(inputs, start, recipe, metric, progress, configuration, origin)
         summary = _write(trained, folder, out)
         checkpoints.remove(folder)
     if verbosity().as_json:
@@ -182,19 +177,19 @@ def _so_far(progress: Progress, metric: str) -> str:
     return ", ".join(parts)
 
 
-def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
+def _configuration(options: Mapping[str, Any]) -> dict[str, Any]:
     """Every option except for the recipe's, and ``dry_run``, which trains nothing."""
     left_out = {"dry_run", *(field.name for field in fields(Recipe))}
-    names = [one.name for one in parameters() if one.name not in left_out]
+    names = [parameter.name for parameter in parameters() if parameter.name not in left_out]
     return {n: place(options[n]) if n in _PLACES else options[n] for n in names}
 
 
 def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> None:
-    given = {name: options[name] for name in (*_FILES, "config")}
+    inputs = {name: options[name] for name in (*_FILES, "config")}
     # A file, or the name of a template or a model, which has no place.
     models = {name: options[name] for name in ("reader", "prompt")}
     files = [out.place(name) for name in (SUMMARY, PAGE)]
-    refuse_overlap(Inputs(given, models), Outputs(files, [(out / MODEL).at, folder.at]))
+    refuse_overlap(Inputs(inputs, models), Outputs(files, [(out / MODEL).at, folder.at]))
     if outputs.lies_in(out.at, folder.at) or outputs.lies_in(folder.at, (out / MODEL).at):
         # Checkpoints are removed at the end, and whatever is beside them.
         problem = "is given as `checkpoints`, and the trained model will be written there"
