@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,47 +85,48 @@ def data_sets(options: Mapping[str, Any]) -> dict[str, EvaluationRequest]:
     Raises:
         InputError: two files with the same name, an option of the whole study in a file, or a file that cannot be read.
     """
-    found: dict[str, dict[str, Any]] = {}
-    own_annotators: dict[str, bool] = {}
+    by_name: dict[str, dict[str, Any]] = {}
+    shared = []  # data sets without annotators of their own
     for path in options["data"]:
         own = _options_in(path)
         if wrong := [quoted(name) for name in _OF_ALL if name in own]:
             problem = f"has {listed(wrong)}, of the study as a whole"
             raise InputError(problem, "give it on the command line", "settings.study", path=path)
-        if path.stem in (*found, BESIDE):
+        if path.stem in (*by_name, BESIDE):
             problem = "names a data set that another file names, or the folder of the page"
             remedy = "give each file a name of its own"
             raise InputError(problem, remedy, "settings.dataset", path=path)
         out = folder_at(options["out"] or "").place(path.stem)
-        found[path.stem] = {**options, **own, "data": (), "out": out}
-        own_annotators[path.stem] = "annotators" in own
+        by_name[path.stem] = {**options, **own, "data": (), "out": out}
+        shared += [] if "annotators" in own else [path.stem]
     names = items_of(options["annotators"])
-    fit = {name: _fit(names, one["task"]) for name, one in found.items()}
-    for name in (name for name in found if not own_annotators[name]):
-        # An annotator that fits no data set stays: the evaluation refuses it.
-        kept = (n for n in names if n in fit[name] or not any(n in of for of in fit.values()))
-        found[name] = {**found[name], "annotators": tuple(kept)}
-    asked = {name: _asked(own) for name, own in (found or {"": dict(options)}).items()}
-    _refuse_unlike(asked)
-    return asked
+    fit = {name: _fit(names, own["task"]) for name, own in by_name.items()}
+    unfit = set(names).difference(*fit.values())  # of all data sets: the evaluation refuses them
+    for name in shared:
+        by_name[name]["annotators"] = tuple(n for n in names if n in fit[name] or n in unfit)
+    requests = {name: _request_of(own) for name, own in (by_name or {"": dict(options)}).items()}
+    _refuse_unlike(requests)
+    return requests
 
 
-def _refuse_unlike(asked: Mapping[str, EvaluationRequest]) -> None:
-    (first, one), *others = ((name, next(iter(a.conditions.values()))) for name, a in asked.items())
+def _refuse_unlike(requests: Mapping[str, EvaluationRequest]) -> None:
+    (first, settings), *others = (
+        (n, next(iter(r.conditions.values()))) for n, r in requests.items()
+    )
     for name, other in others:
-        for what, of, its in (
-            ("annotators", *(next(iter(s.labels.names()), "none") for s in (one, other))),
-            ("confidence", one.bootstrap.confidence, other.bootstrap.confidence),
-            ("resamples", one.bootstrap.resamples, other.bootstrap.resamples),
+        for what, value, its in (
+            ("annotators", *(next(iter(s.labels.names()), "none") for s in (settings, other))),
+            ("confidence", settings.bootstrap.confidence, other.bootstrap.confidence),
+            ("resamples", settings.bootstrap.resamples, other.bootstrap.resamples),
         ):
-            if of != its:
+            if value != its:
                 which = "begin with" if what == "annotators" else "is"
-                problem = f"`{what}` {which} {its} for the data set {name}, and {of} for {first}"
+                problem = f"`{what}` {which} {its} for the data set {name}, and {value} for {first}"
                 remedy = "give both the same: one table compares them"
                 raise InputError(problem, remedy, "settings.datasets")
 
 
-def _asked(options: Mapping[str, Any]) -> EvaluationRequest:
+def _request_of(options: Mapping[str, Any]) -> EvaluationRequest:
     options, files_of_traces = with_traces(options)
     sweep = sweep_of(options)
     settings = settings_of(options, sweep)
@@ -138,7 +140,7 @@ def _asked(options: Mapping[str, Any]) -> EvaluationRequest:
 def _options_in(path: Path) -> dict[str, Any]:
     """The options of a file, converted as on the command line."""
     # Only `out` has no default, and pydantic, once imported, checks defaults by their types.
-    known = [one.replace(default="") if one.default is one.empty else one for one in parameters()]
+    known = [p.replace(default="") if p.default is p.empty else p for p in parameters()]
     app = App(config=[*options_from(path), check_numbers])
     app.default(with_signature(lambda **_: None, known))
     _, bound, _ = app.parse_args([], exit_on_error=False, print_error=False)
@@ -154,8 +156,8 @@ def _fit(names: tuple[str, ...], task: str) -> tuple[str, ...]:
 def refuse_place(options: Mapping[str, Any]) -> None:
     """Refuse a folder of inputs, or a folder with one evaluation for several data sets, or the reverse."""
     if options["data"]:
-        given = {"data": options["data"], "config": options["config"]}
-        refuse_overlap(Inputs(given, {}), across.outputs(options["out"]))
+        files = {"data": options["data"], "config": options["config"]}
+        refuse_overlap(Inputs(files, {}), across.outputs(options["out"]))
     folder = folder_at(options["out"])
     if (SUMMARY if options["data"] else across.CONTENT) in folder.names():
         what = "one evaluation" if options["data"] else "a study of several data sets"
@@ -163,11 +165,11 @@ def refuse_place(options: Mapping[str, Any]) -> None:
         raise InputError(problem, "give another folder", "files.occupied", path=folder.shown())
 
 
-def report(found: Mapping[str, Findings], options: Mapping[str, Any]) -> None:
+def report(findings: Mapping[str, Findings], options: Mapping[str, Any]) -> None:
     """Write the table of several data sets into their common folder, and print it."""
     out = options["out"]
-    cells = [cell for name, one in found.items() for cell in across.cells_of(name, one)]
-    both = across.together(cells, next(iter(found.values())).bootstrap)
+    cells = [cell for name, own in findings.items() for cell in across.cells_of(name, own)]
+    both = across.together(cells, next(iter(findings.values())).bootstrap)
     across.write_together(both, out)
     make_page_of_all(both, out, {"data": ", ".join(map(str, options["data"]))})
     if verbosity().as_json:
@@ -182,40 +184,40 @@ def report(found: Mapping[str, Findings], options: Mapping[str, Any]) -> None:
     standard_output().print_parts([headline, *shown, *notes, end])
 
 
-_INPUTS = "inputs"
 _KEPT = "finished LLM calls are cached in {}; run the same command again to go on from there"
 
 
 def evaluate_data_sets(options: Mapping[str, Any]) -> None:
     """Evaluate one data set or several in turn, by the options of ``erag evaluate``."""
     refuse_place(options)
-    asked = data_sets(options)
-    for one in asked.values():  # each before the first is read, which may take hours
-        own, out = one.options, one.options["out"]
-        for place in (out, one.store):
+    requests = data_sets(options)
+    for request in requests.values():  # each before the first is read, which may take hours
+        own, out, files = request.options, request.options["out"], request.files
+        for place in (out, request.store):
             require_folder(place)
         models = {name: own[name] for name in MODEL_FIELDS}
-        tables = {name: table.path for name, table in one.files.tables.items()}
-        recorded = [locate(named_file(path)[1]) for path in one.files.outputs]
-        given = given_files({**own, **tables, "run": list(one.files.run), "outputs": recorded})
-        refuse_overlap(Inputs(given, models), outputs(out, next(iter(one.conditions.values()))))
+        tables = {name: table.path for name, table in files.tables.items()}
+        recorded = [locate(named_file(path)[1]) for path in files.outputs]
+        inputs = given_files({**own, **tables, "run": list(files.run), "outputs": recorded})
+        settings = next(iter(request.conditions.values()))
+        refuse_overlap(Inputs(inputs, models), outputs(out, settings))
         if not own["overwrite"]:  # before inputs are read, which may take minutes
-            refuse_another(out, one.conditions)
-    found = {}
-    for name, one in asked.items():
-        with sole_writer(one.options["out"]), written(one.traces, one.options["out"]):
-            found[name] = evaluate_and_report(
-                one.files,
-                one.conditions,
-                out=one.options["out"],
-                store=one.store,
+            refuse_another(out, request.conditions)
+    findings = {}
+    for name, request in requests.items():
+        with sole_writer(out := request.options["out"]), written(request.traces, out):
+            findings[name] = evaluate_and_report(
+                request.files,
+                request.conditions,
+                out=out,
+                store=request.store,
                 full=options["full"],
                 overwrite=options["overwrite"],
                 printed=not name,
-                also=partial(_with_traces, one) if one.traces.tables else None,
+                also=partial(_with_traces, request) if request.traces.tables else None,
             )
     if options["data"]:
-        report(found, options)
+        report(findings, options)
 
 
 def evaluate_and_report(
@@ -238,13 +240,15 @@ def evaluate_and_report(
         InputError: the folder has another evaluation; otherwise as ``evaluate``.
     """
     settings = list(conditions.values())
-    kept = _KEPT.format(folder_at(store).shown())
+    after_stop = _KEPT.format(folder_at(store).shown())
     if lost := [own.name for own in settings[0].reader.functions if not own.is_kept]:
-        kept = f"outputs of {', '.join(lost)}, without a version, are lost; other {kept}"
+        after_stop = (
+            f"outputs of {', '.join(lost)}, without a version, are lost; other {after_stop}"
+        )
     # Before the work: it may take hours, in which files may change.
     origin = Origin(command_line(), input_files(name_files(files)))
     with Heartbeat(out, settings[0].api, event) as heartbeat:
-        keeps(kept, heartbeat.interrupt)
+        keeps(after_stop, heartbeat.interrupt)
         folder = None
         step("reading the inputs")
         if pairs := shard_pairs(files, settings[0].running.shard_pairs, k=settings[0].ranking.k):
@@ -253,8 +257,8 @@ def evaluate_and_report(
             shards: InputShards = _cut(files, settings, folder, folder_at(store), pairs)
             digests = {"shards": digest_of_shards(shards)}
         else:
-            held = InMemoryInputs.of_files(files, k=max(condition.k for condition in conditions))
-            shards, digests = held, cut_inputs(held.inputs, settings[0].ranking.k).sha256
+            shards = InMemoryInputs.of_files(files, k=max(condition.k for condition in conditions))
+            digests = cut_inputs(shards.inputs, settings[0].ranking.k).sha256
         if not overwrite:
             refuse_another(out, conditions, digests, runs=len(shards.runs))
         step("preparing labels and the reader")
@@ -272,21 +276,21 @@ def evaluate_and_report(
         except USER_ERRORS as error:
             failed = error  # after the results so far are written
         step("writing tables and the page")
-        found = write_results(result, name_files(files), out, study, origin)
+        findings = write_results(result, name_files(files), out, study, origin)
     if printed:
-        print_results(found, folder_at(out).shown(), full=full)
+        print_results(findings, folder_at(out).shown(), full=full)
     if failed:
         raise failed
-    return found
+    return findings
 
 
 def _with_traces(
-    one: EvaluationRequest, result: Evaluation, context: Context
+    request: EvaluationRequest, result: Evaluation, context: Context
 ) -> Iterator[Evaluation]:
     step("counting the steps of traces")
-    steps, notes = one.traces.tables[STEPS], (*result.notes, *one.traces.notes)
+    steps, notes = request.traces.tables[STEPS], (*result.notes, *request.traces.notes)
     yield (result := traces.with_traces(replace(result, notes=notes), steps))
-    if one.options["leave_out"]:
+    if request.options["leave_out"]:
         with shown_progress() as shown:
             again = replace(context, on_progress=shown)
             yield traces.with_credit(result, steps, again)
@@ -301,17 +305,13 @@ def _cut(
             if what == "runs":
                 on_rows(done, done)
 
-        k = max(one.ranking.k for one in settings)
-        return beside_ray(
-            partial(partition, files, folder / _INPUTS, k=k, pairs_per_shard=pairs),
-            settings[0].running.pool(),
-            on_progress=on_cut,
-            check=partial(check_readers, settings, event, (folder, store)),
-        )
+        k = max(condition.ranking.k for condition in settings)
+        cut = partial(partition, files, folder / "inputs", k=k, pairs_per_shard=pairs)
+        check = partial(check_readers, settings, event, (folder, store))
+        return beside_ray(cut, settings[0].running.pool(), on_progress=on_cut, check=check)
 
 
 def print_results(findings: Findings, out: str, *, full: bool = False) -> None:
-    """Print the answer, or all tables; or the summary as JSON."""
     if verbosity().as_json:
         say_json(findings.summary)
         return
@@ -325,50 +325,51 @@ def _worded() -> Callable[[str], str]:
 
 def _with_options(content: dict[str, Any]) -> dict[str, Any]:
     worded = _worded()
-    for notes in content["notes"].values():
-        for note in notes:
-            note["text"] = worded(note["text"])
+    for note in chain.from_iterable(content["notes"].values()):
+        note["text"] = worded(note["text"])
     content["verdict"]["sentences"] = [*map(worded, content["verdict"]["sentences"])]
     return content
 
 
 def write_results(
     result: Evaluation,
-    files: Mapping[str, Any],
+    files: dict[str, Any],
     out: Location,
     study: Study | None = None,
     origin: Origin | None = None,
 ) -> Findings:
     """Write tables and ``summary.json``, then make the page: its failure loses no results."""
-    found = results.write_results(result, dict(files), out, study, origin, reworded=_with_options)
-    remake.make_page(found, out)
-    return found
+    findings = results.write_results(result, files, out, study, origin, reworded=_with_options)
+    remake.make_page(findings, out)
+    return findings
 
 
-def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
+def plan_and_print(options: Mapping[str, Any], plan: PlanSettings) -> None:
     """Plan the evaluation or study of every data set, and print the plans; data sets in shards are sampled."""
     contents = {}
-    for name, one in data_sets(options).items():
+    for name, request in data_sets(options).items():
         if name:
             say(f"data set {name}:")
-        with written(one.traces, one.options["out"]):  # a temporary folder, in which they stay
-            settings = list(one.conditions.values())
-        pace_for(asked, settings)  # before inputs are read
-        k = max(condition.k for condition in one.conditions)
-        pairs = shard_pairs(one.files, settings[0].running.shard_pairs, k=settings[0].ranking.k)
+        with written(
+            request.traces, request.options["out"]
+        ):  # a temporary folder, in which they stay
+            settings, files = list(request.conditions.values()), request.files
+        pace_for(plan, settings)  # before inputs are read
+        k = max(condition.k for condition in request.conditions)
+        pairs = shard_pairs(files, settings[0].running.shard_pairs, k=settings[0].ranking.k)
         # Runs that carry texts, and several corpora, are not sampled.
-        sampled = pairs and one.files.corpus is not None
-        sample = take_sample(one.files, k=k, pairs=pairs) if sampled else None
+        sampled = pairs and files.corpus is not None
+        sample = take_sample(files, k=k, pairs=pairs) if sampled else None
         step("reading the inputs")
-        inputs = InMemoryInputs.of_files(one.files, k=k).inputs if sample is None else sample.inputs
+        inputs = InMemoryInputs.of_files(files, k=k).inputs if sample is None else sample.inputs
         step("preparing the reader")
         more = []
-        if one.options["leave_out"]:
-            more = [traces.edited(inputs, one.traces.tables[STEPS], settings[0])[:2]]
-        made = plan_evaluation(
-            inputs, settings, asked, store=one.store, sample=sample, on_event=event, more=more
+        if request.options["leave_out"]:
+            more = [traces.edited(inputs, request.traces.tables[STEPS], settings[0])[:2]]
+        costs = plan_evaluation(
+            inputs, settings, plan, store=request.store, sample=sample, on_event=event, more=more
         )
-        contents[name] = forecast.content(made)
-        standard_output().print_parts(forecast.shown(made), with_options)
+        contents[name] = forecast.content(costs)
+        standard_output().print_parts(forecast.shown(costs), with_options)
     if verbosity().as_json:
         say_json(contents if options["data"] else contents[""])

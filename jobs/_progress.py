@@ -12,13 +12,13 @@ from rich import progress as progress_bars
 from rich.text import Text
 
 from jobs._options import with_options
-from jobs._terminal import SECONDS_BETWEEN_LINES, standard_error, step, tell, told, verbosity
+from jobs._terminal import SECONDS_BETWEEN_LINES, standard_error, step, tell, verbosity
 
 
 class OnProgress(Protocol):
     """Called with the number of things done, the total, and further text."""
 
-    def __call__(self, done: int, total: int, more: str = "") -> None: ...
+    def __call__(self, count: int, total: int, more: str = "") -> None: ...
 
 
 class _Rate(progress_bars.ProgressColumn):
@@ -39,7 +39,7 @@ def shown_progress(
 ) -> Iterator[OnProgress]:
     """Yield a function that shows the things done and their total on standard error; ``then`` names the next step."""
     if not verbosity().progress:
-        yield lambda done, total, more="": None
+        yield lambda count, total, more="": None
         return
     console = standard_error()
     if not console.is_terminal:
@@ -60,15 +60,15 @@ def shown_progress(
         first: int | None = None
         under_way = False
 
-        def on_progress(done: int, total: int, more: str = "") -> None:
+        def on_progress(count: int, total: int, more: str = "") -> None:
             nonlocal first, under_way
-            progress.update(task, completed=done, total=total, description=more)
-            step(then if done == total else "")
+            progress.update(task, completed=count, total=total, description=more)
+            step(then if count == total else "")
             if first is None:
-                first = done
-            elif done > first and not under_way:
+                first = count
+            elif count > first and not under_way:
                 # Speed counts from the first thing done: before it, actors were started.
-                progress.reset(task, completed=done, total=total)
+                progress.reset(task, completed=count, total=total)
                 under_way = True
 
         yield on_progress
@@ -96,25 +96,22 @@ class _Lines:
     _last: float = 0.0
     _under_way: tuple[float, int] | None = None
 
-    def __call__(self, done: int, total: int, more: str = "") -> None:
+    def __call__(self, count: int, total: int, more: str = "") -> None:
         now = time.monotonic()
-        first = self._first is None
+        is_first = self._first is None
         if self._first is None:
-            self._first = done
-        if self._under_way is None and done > self._first:
-            self._under_way = (now, done)
-        if not first and done < total and now - self._last < SECONDS_BETWEEN_LINES:
+            self._first = count
+        if self._under_way is None and count > self._first:
+            self._under_way = (now, count)
+        if not is_first and count < total and now - self._last < SECONDS_BETWEEN_LINES:
             return
         self._last = now
         since, before = self._start, self._first
-        if done < total and self._under_way is not None:
+        if count < total and self._under_way is not None:
             since, before = self._under_way
-        rate = (done - before) / max(1e-9, now - since)
-        left = f", {(total - done) / rate:.0f} s left" if rate > 0 and done < total else ""
+        rate = (count - before) / max(1e-9, now - since)
+        left = f", {(total - count) / rate:.0f} s left" if rate > 0 and count < total else ""
         speed = f", {rate:.1f} {self._things}/s" if rate > 0 else ""
         so_far = f", {more}" if more else ""
-        tell(line := f"{self._doing}: {done}/{total} {self._things}{so_far}{speed}{left}")
-        if done == total:
-            step(self._then)
-        else:
-            told(line)
+        tell(line := f"{self._doing}: {count}/{total} {self._things}{so_far}{speed}{left}")
+        step(self._then if count == total else line, is_named=count != total)

@@ -21,7 +21,7 @@ _STOPPING = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _PATIENCE = 7.0
 _NOTHING = "every file is as it was, or whole; run the same command again"
 # Text on kept work, and the function for a signal, in a list: threads that run already have another context.
-_KEPT: ContextVar[list[Any]] = ContextVar("kept")
+_AFTER: ContextVar[list[Any]] = ContextVar("after a stop")
 
 
 class StoppedError(Exception):
@@ -29,17 +29,17 @@ class StoppedError(Exception):
 
     def __init__(self, number: int, *, is_told: bool = False) -> None:
         self.status, self.is_told = 128 + number, is_told
-        super().__init__(_line(number, _KEPT.get()))
+        super().__init__(_line(number, _AFTER.get()))
 
 
-def _line(number: int, kept: list[Any]) -> str:
-    return f"{_STOPPING[signal.Signals(number)]}; {kept[0]}"
+def _line(number: int, after: list[Any]) -> str:
+    return f"{_STOPPING[signal.Signals(number)]}; {after[0]}"
 
 
 def keeps(what: str, then: Callable[[], None] = lambda: None) -> None:
     """Set the text on work that is kept after a stop, and how to go on; a thread calls ``then`` at the stop."""
-    if (kept := _KEPT.get(None)) is not None:  # else Python called the command's function
-        kept[:] = what, then
+    if (after := _AFTER.get(None)) is not None:  # else Python called the command's function
+        after[:] = what, then
 
 
 @contextlib.contextmanager
@@ -53,28 +53,27 @@ def stoppable() -> Iterator[None]:
     Raises:
         StoppedError: a signal came, or a KeyboardInterrupt left the block.
     """
-    token = _KEPT.set([_NOTHING, lambda: None])
+    token = _AFTER.set([_NOTHING, lambda: None])
     try:
         # In other threads, Python accepts no signal handlers.
         in_main = threading.current_thread() is threading.main_thread()
         watch = _Watch() if in_main else None
-        held: contextlib.AbstractContextManager[object] = watch or contextlib.nullcontext()
-        with held:
+        with watch or contextlib.nullcontext():
             try:
                 yield
             except BaseException as error:
                 if isinstance(error, BoundError):
-                    error.add_note(_KEPT.get()[0])
+                    error.add_note(_AFTER.get()[0])
                 number = watch.received if watch else None
                 if number is None and not isinstance(error, KeyboardInterrupt):
                     raise
                 is_told = False
                 if watch:
                     watch.left = True
-                    is_told = number is not None and watch.told.wait(1)
+                    is_told = number is not None and watch.logged.wait(1)
                 raise StoppedError(number or signal.SIGINT, is_told=is_told) from error
     finally:
-        _KEPT.reset(token)
+        _AFTER.reset(token)
 
 
 class _Watch:
@@ -83,13 +82,13 @@ class _Watch:
     Attributes:
         received: the number of the first signal that came.
         left: whether the block has been left since; the caller then reports the kept work.
-        told: set once a log has this line.
+        logged: set once a log has this line.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
         self.left = False
-        self.told = threading.Event()
+        self.logged = threading.Event()
 
     def __enter__(self) -> _Watch:
         self._read, self._write = os.pipe()
@@ -97,9 +96,9 @@ class _Watch:
         # The interpreter's own handler writes here at once, even while the main thread is busy.
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         # A signal that the parent process ignores, as shells do for background jobs, stays ignored.
-        heeded = [one for one in _STOPPING if signal.getsignal(one) is not signal.SIG_IGN]
+        heeded = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
         self._handlers = {number: signal.signal(number, self._stop) for number in heeded}
-        arguments = (self._read, self, _KEPT.get())
+        arguments = (self._read, self, _AFTER.get())
         threading.Thread(target=_end_in_time, args=arguments, daemon=True).start()
         return self
 
@@ -112,12 +111,12 @@ class _Watch:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        for one in _STOPPING:  # a second Ctrl-C must not interrupt the cleanup
-            signal.signal(one, signal.SIG_IGN)
+        for stopping in _STOPPING:  # a second Ctrl-C must not interrupt the cleanup
+            signal.signal(stopping, signal.SIG_IGN)
         raise KeyboardInterrupt
 
 
-def _end_in_time(read: int, watch: _Watch, kept: list[Any]) -> None:
+def _end_in_time(read: int, watch: _Watch, after: list[Any]) -> None:
     """Wait for a signal's number in a pipe, then for the process to end; kill it if it does not."""
     while content := os.read(read, 64):
         for number in content:
@@ -125,15 +124,15 @@ def _end_in_time(read: int, watch: _Watch, kept: list[Any]) -> None:
                 # A signal to the whole group, as Slurm and timeout send it, ends Ray's processes too, and Ray then
                 # ends this one: the log gets the line first, without Ray's own messages.
                 if not os.isatty(2):
-                    _tell(number, kept)
-                    watch.told.set()
+                    _tell(number, after)
+                    watch.logged.set()
                     if not os.isatty(1):
                         discard(1)
                     discard(2)
-                threading.Thread(target=kept[1], daemon=True).start()
+                threading.Thread(target=after[1], daemon=True).start()
                 time.sleep(_PATIENCE)
-                if not (watch.left or watch.told.is_set()):
-                    _tell(number, kept)
+                if not (watch.left or watch.logged.is_set()):
+                    _tell(number, after)
                 for child in children(os.getpid()):
                     with contextlib.suppress(OSError):
                         os.kill(child, signal.SIGKILL)
@@ -141,9 +140,9 @@ def _end_in_time(read: int, watch: _Watch, kept: list[Any]) -> None:
     os.close(read)
 
 
-def _tell(number: int, kept: list[Any]) -> None:
+def _tell(number: int, after: list[Any]) -> None:
     with contextlib.suppress(OSError):
-        os.write(2, f"erag: {shown(masked(_line(number, kept)))}\n".encode())
+        os.write(2, f"erag: {shown(masked(_line(number, after)))}\n".encode())
 
 
 def children(process: int) -> list[int]:
@@ -154,10 +153,7 @@ def children(process: int) -> list[int]:
             # The name in parentheses can hold spaces and parentheses.
             parent = int(status.read_text().rpartition(")")[2].split()[1])
             parents.setdefault(parent, []).append(int(status.parent.name))
-    found: list[int] = []
-    waiting = [process]
-    while waiting:
-        below = parents.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
+    descendants = parents.get(process, [])
+    for child in descendants:  # to which the loop adds
+        descendants += parents.get(child, [])
+    return descendants

@@ -54,7 +54,7 @@ class Verbosity:
 
 _verbosity = Verbosity()
 # JSON to print at the end (``json_alone``); None if JSON is printed at once.
-_said: list[Any] | None = None
+_pending: list[Any] | None = None
 
 
 def set_verbosity(verbosity: Verbosity) -> None:
@@ -80,30 +80,30 @@ def say(line: str) -> None:
 @contextlib.contextmanager
 def json_alone() -> Iterator[None]:
     """Print only JSON to standard output, at the end; all else, also from other processes, goes to standard error."""
-    global _said
-    held, output, _said = None, sys.stdout, []
+    global _pending
+    descriptor, output, _pending = None, sys.stdout, []
     with contextlib.suppress(OSError):  # stdout or stderr may be closed
-        held = os.dup(1)
+        descriptor = os.dup(1)
         os.dup2(2, 1)
     sys.stdout = sys.stderr
     try:
         yield
     finally:
         sys.stdout = output
-        if held is not None:
-            os.dup2(held, 1)
-            os.close(held)
-        said, _said = _said, None
-        for content in said:
+        if descriptor is not None:
+            os.dup2(descriptor, 1)
+            os.close(descriptor)
+        contents, _pending = _pending, None
+        for content in contents:
             say_json(content)
 
 
 def say_json(content: Any) -> None:
     """Print JSON to standard output, in ASCII: no other character from data reaches the terminal."""
-    if _said is None:
+    if _pending is None:
         print(json.dumps(content, indent=2), flush=True)
     else:
-        _said.append(content)
+        _pending.append(content)
 
 
 def tell(line: str) -> None:
@@ -222,15 +222,13 @@ class _Steps:
 _steps = _Steps()
 
 
-def step(what: str) -> None:
-    """Name the current step of the command, which is printed if it takes more than a moment."""
-    if verbosity().progress:
-        _steps.begin(what)
+def step(what: str, *, is_named: bool = False) -> None:
+    """Name the current step of the command, which is printed if it takes more than a moment.
 
-
-def told(line: str) -> None:
-    """Note a printed line about current work: a log repeats it if no other line follows."""
-    _steps.begin(line, is_named=True)
+    ``is_named``: whether ``what`` was printed just now; a log repeats it if no other line follows.
+    """
+    if _verbosity.progress:
+        _steps.begin(what, is_named=is_named)
 
 
 @contextlib.contextmanager

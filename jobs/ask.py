@@ -69,8 +69,8 @@ def ask(
     if not 2 <= len(inputs.run_names) <= 3:
         problem = f"`run` names {len(inputs.run_names)}"
         raise InputError(problem, "give two or three runs", "settings.run")
-    made = write_ask_page(inputs, findings, out, tasks=tasks, seed=seed)
-    say(f"{made} -> {out}")
+    contents = write_ask_page(inputs, findings, out, tasks=tasks, seed=seed)
+    say(f"{contents} -> {out}")
 
 
 if __name__ == "__main__":

@@ -51,44 +51,45 @@ def compare(
     allow
         Differences to allow in a verdict: answers (the reference answers of queries).
     """
-    found = paired.compare(*folders, cluster=cluster, allow=allow)
-    told = [with_options(note, {"cluster", "allow"}) for note in found.notes]
-    found = replace(found, notes=told)
+    comparison = paired.compare(*folders, cluster=cluster, allow=allow)
+    notes = [with_options(note, {"cluster", "allow"}) for note in comparison.notes]
+    comparison = replace(comparison, notes=notes)
     if out:
-        read = [findings.folder for findings in found.evaluations.values()]
+        read = [findings.folder for findings in comparison.evaluations.values()]
         refuse_overlap(Inputs({"FOLDERS": read}, {}), Outputs([out]))
-        write_single(page_of(found, out), out)
+        write_single(page_of(comparison, out), out)
     if verbosity().as_json:
         names = ("verdict", "pairs", "flipped", "differing", "notes")
-        say_json(jsonable({name: getattr(found, name) for name in names}))
-    grids = _grids(found, whole=False)
-    shown = [terminal_table(replace(one, names=2 if one.name == "pairs" else 1)) for one in grids]
-    standard_output().print_parts([*found.verdict, *shown, *found.remarks])
+        say_json(jsonable({name: getattr(comparison, name) for name in names}))
+    grids = _grids(comparison, whole=False)
+    shown = (replace(grid, names=2 if grid.name == "pairs" else 1) for grid in grids)
+    tables = map(terminal_table, shown)
+    standard_output().print_parts([*comparison.verdict, *tables, *comparison.remarks])
 
 
-def _grids(found: Comparison, *, whole: bool) -> Iterator[Grid]:
-    called, level = found.names, next(iter(found.evaluations.values())).confidence
+def _grids(comparison: Comparison, *, whole: bool) -> Iterator[Grid]:
+    names, level = comparison.names, next(iter(comparison.evaluations.values())).confidence
     columns = f"baseline|run|mean (baseline)|mean (run)|difference [{level * 100:g}%]|p"
     rows: list[list[Any]] = []
-    for row in found.pairs:
+    for row in comparison.pairs:
         change = with_interval(row["difference"], row["low"], row["high"])
         means = row["mean"], row["mean_b"]
-        rows.append([called[row[RUN]], called[row[RUN_B]], *means, change, p_value(row["p"])])
+        rows.append([names[row[RUN]], names[row[RUN_B]], *means, change, p_value(row["p"])])
     tables = [("pairs", "Mean end-to-end scores", _PAIRS, columns.split("|"), rows)]
-    for i, pair in enumerate(found.pairs, 1):
-        names = called[pair[RUN]], called[pair[RUN_B]]
-        flips = [r for r in found.flipped if (r[RUN], r[RUN_B]) == (pair[RUN], pair[RUN_B])]
-        won = sum(one["value_b"] > one["value"] for one in flips)
+    for i, pair in enumerate(comparison.pairs, 1):
+        sides = names[pair[RUN]], names[pair[RUN_B]]
+        flips = [r for r in comparison.flipped if (r[RUN], r[RUN_B]) == (pair[RUN], pair[RUN_B])]
+        won = sum(flip["value_b"] > flip["value"] for flip in flips)
         keys = ["query_id", "query", "answers", "output", "output_b", "value", "value_b"]
-        head = ["id", *keys[1:3], *(f"{a} of {b}" for a in ("output", "score") for b in names)]
+        head = ["id", *keys[1:3], *(f"{a} of {b}" for a in ("output", "score") for b in sides)]
         part = slice(None) if whole else slice(1, 5)
-        rows = [[one[key] for key in keys[part]] for one in flips]
-        title = f"{won} won by {names[1]}, {len(flips) - won} lost"
+        rows = [[flip[key] for key in keys[part]] for flip in flips]
+        title = f"{won} won by {sides[1]}, {len(flips) - won} lost"
         tables.append((f"flipped-{i}", title, "Won: a score of 0.5 or more", head[part], rows))
-    title, head = "What else differs", ["setting", *found.evaluations]
-    tables.append(("differing", title, title, head, [*_by_name(found)]))
+    title, head = "What else differs", ["setting", *comparison.evaluations]
+    tables.append(("differing", title, title, head, [*_by_name(comparison)]))
     for name, title, caption, head, rows in tables:
-        most = max(1, _MOST // len(found.pairs)) if "flipped" in name else _MOST
+        most = max(1, _MOST // len(comparison.pairs)) if "flipped" in name else _MOST
         shown = rows if whole else rows[:most]
         if not whole and name != "pairs":
             caption = f"{len(shown)} of {len(rows)} shown" if len(shown) < len(rows) else ""
@@ -98,31 +99,32 @@ def _grids(found: Comparison, *, whole: bool) -> Iterator[Grid]:
             yield Grid(name, caption, head, cells, 2 if name == "pairs" else len(head), title)
 
 
-def _by_name(found: Comparison) -> Iterator[list[str]]:
+def _by_name(comparison: Comparison) -> Iterator[list[str]]:
     """Rows of differences; a digest is cut, after the name of its files, reader or prompt."""
-    for row in found.differing:
+    for row in comparison.differing:
         cells = [setting := row["setting"]]
-        for name, one in found.evaluations.items():
-            files = (one.summary.get("audit") or {}).get("files", [])
+        for name, findings in comparison.evaluations.items():
+            files = (findings.summary.get("audit") or {}).get("files", [])
             own = {"reader": "name", "prompt": "prompt"}.get(setting)
             paths = [file.get("path") for file in files if file["role"] == setting]
-            paths += [(one.summary["reader"] or {}).get(own)] * bool(own)
+            paths += [(findings.summary["reader"] or {}).get(own)] * bool(own)
             cut = _DIGEST.sub(r"\1…", row[name])
             cells.append(" ".join([*(Path(p).name for p in paths if p and cut != row[name]), cut]))
         yield cells
 
 
-def _index(found: Comparison, out: Path) -> Grid:
+def _index(comparison: Comparison, out: Path) -> Grid:
     """Every evaluation; its name leads from the page to its own one, where there is one."""
-    runs = list(dict.fromkeys(run for one in found.evaluations.values() for run in one.wholes))
+    evaluations = comparison.evaluations
+    runs = list(dict.fromkeys(run for own in evaluations.values() for run in own.wholes))
     rows, links = [], {}
-    for name, one in found.evaluations.items():
-        date = ((one.summary.get("audit") or {}).get("date") or "")[:16].replace("T", " ")
-        k, reader = {str(row["k"]) for row in one.wholes.values()}, one.summary["reader"] or {}
-        means = [number(one.wholes[run]["value"]) if run in one.wholes else "" for run in runs]
-        facts = [date, reader.get("name", ""), ", ".join(sorted(k)), str(one.queries)]
+    for name, own in evaluations.items():
+        date = ((own.summary.get("audit") or {}).get("date") or "")[:16].replace("T", " ")
+        k, reader = {str(row["k"]) for row in own.wholes.values()}, own.summary["reader"] or {}
+        means = [number(own.wholes[run]["value"]) if run in own.wholes else "" for run in runs]
+        facts = [date, reader.get("name", ""), ", ".join(sorted(k)), str(own.queries)]
         rows.append([name, *facts, *means])
-        if (page := one.folder / "report.html").is_file():
+        if (page := own.folder / "report.html").is_file():
             links[name] = quote(os.path.relpath(page, out.parent))
     head = ["evaluation", "date (UTC)", "reader", "k", "n", *runs]
     return Grid("evaluations", _INDEX, head, rows, 3, _INDEX, links)
@@ -134,25 +136,27 @@ def _text(value: Any, longest: int | None) -> str:
     return text if longest is None or len(text) <= longest else f"{text[:longest]}…"
 
 
-def page_of(found: Comparison, out: Path, decision: Sequence[str] = (), margin: float = 0) -> Page:
+def page_of(
+    comparison: Comparison, out: Path, decision: Sequence[str] = (), margin: float = 0
+) -> Page:
     """A page with links relative to its file: a gate's decision or the verdict, and all rows, or the first as Markdown."""
-    names = found.names
+    names = comparison.names
     rows = [
         (f"{names[row[RUN_B]]} minus {names[row[RUN]]}", row["difference"], row["low"], row["high"])
-        for row in found.pairs
+        for row in comparison.pairs
     ]
     caption = _PAIRS + f"; dotted: the loss that is allowed, {margin:g}" * bool(margin)
     picture = forest("pairs", "Differences", caption, rows, "difference of means", margin)
-    grids = [_index(found, out), *_grids(found, whole=out.suffix != MARKDOWN)]
+    grids = [_index(comparison, out), *_grids(comparison, whole=out.suffix != MARKDOWN)]
     named = groupby(map(typeset_grid, grids), lambda grid: grid.name.partition("-")[0].capitalize())
     parts = [Part(title.lower(), title, title, grids=[*each]) for title, each in named]
     parts[1] = replace(parts[1], pictures=["pairs"])
-    title = f"Comparison of {listed(list(found.evaluations))}"
-    first, *others = decision or found.verdict or [title]
+    title = f"Comparison of {listed(list(comparison.evaluations))}"
+    first, *others = decision or comparison.verdict or [title]
     headline, *more = [first] if decision else re.split(r"(?<=\.) |; ", first, maxsplit=1)
-    warnings = [sentence(note) for note in found.notes if note in found.unlike]
-    told = [note for note in found.notes if note not in found.unlike]
-    reasons = [*map(sentence, [*more, *others, *told])]
+    warnings = [sentence(note) for note in comparison.notes if note in comparison.unlike]
+    notes = [note for note in comparison.notes if note not in comparison.unlike]
+    reasons = [*map(sentence, [*more, *others, *notes])]
     answer = Answer(sentence(headline), reasons, (), [title], warnings)
     return Page(f"erag {'gate' if decision else 'compare'}", answer, parts, [picture], (), {})
 

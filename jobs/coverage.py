@@ -69,9 +69,9 @@ def coverage(
     fitted("seed", seed, Natural)
     if out is not None:
         require_folder(out)
-        given = {"queries": queries, "user_queries": user_queries, "config": config}
+        inputs = {"queries": queries, "user_queries": user_queries, "config": config}
         written = Outputs([folder_at(out).place(name) for name in _NAMES])
-        refuse_overlap(Inputs(given, {"encoder": encoder.encoder}), written)
+        refuse_overlap(Inputs(inputs, {"encoder": encoder.encoder}), written)
     warn_of_code(encoder.trust_remote_code)
     spec = encode.specify(encoder, threads=threads or 0)
     evaluation = read_query_set(queries, need_answers=False)

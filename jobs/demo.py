@@ -54,9 +54,8 @@ SECONDS_AFTER = 25
 # slower: by a quarter with 6, by a tenth with 12 (SmolLM2 in fp32, processor time).
 TIMED = 12
 
-_USUAL = Settings.of(
-    k=K, end_to_end_k=END_TO_END_K, annotators=("erag", "containment", "provenance")
-)
+_ANNOTATORS = ("erag", "containment", "provenance")
+_USUAL = Settings.of(k=K, end_to_end_k=END_TO_END_K, annotators=_ANNOTATORS)
 _WITHOUT_ANSWERS = _USUAL.but(annotators=("erag", "provenance"))
 SETTINGS: dict[QuestionSet, Settings] = {
     "short-answer": _USUAL,
@@ -192,9 +191,9 @@ def _retrieve_and_evaluate(
 
 
 def _outputs(out: Path, settings: Settings) -> Outputs:
-    of_evaluation = outputs(out, settings)
-    made = [out / f"{name}.parquet" for name in ("corpus", "queries", "run")]
-    return Outputs([*of_evaluation.files, *made], [*of_evaluation.folders, out / "index"])
+    results = outputs(out, settings)
+    inputs = [out / f"{name}.parquet" for name in ("corpus", "queries", "run")]
+    return Outputs([*results.files, *inputs], [*results.folders, out / "index"])
 
 
 def time_reads(

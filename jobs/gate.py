@@ -75,39 +75,41 @@ def gate(
             raise InputError("is neither Markdown nor a page", remedy, "settings.suffix", path=path)
         if path.is_file() and _REPORT.match(path.read_bytes()):
             path.unlink()
-    found = compare(baseline, candidate, cluster=cluster, allow=["answers"])
-    found = replace(found, notes=[with_options(note, {"cluster"}) for note in found.notes])
-    read = Inputs({"baseline or candidate": [one.folder for one in found.evaluations.values()]}, {})
+    comparison = compare(baseline, candidate, cluster=cluster, allow=["answers"])
+    notes = [with_options(note, {"cluster"}) for note in comparison.notes]
+    comparison, evaluations = replace(comparison, notes=notes), comparison.evaluations.values()
+    read = Inputs({"baseline or candidate": [own.folder for own in evaluations]}, {})
     for option, files in (("junit", [junit] if junit else []), ("out", out)):
         refuse_overlap(read, Outputs(files), option=option)
-    confidence = next(iter(found.evaluations.values())).confidence
+    confidence = next(iter(evaluations)).confidence
     pairs, cases = [], []
-    for pair, one in zip(found.pairs, found.gate(margin, allow), strict=True):
+    for pair, test in zip(comparison.pairs, comparison.gate(margin, allow), strict=True):
         # The interval equals ``erag compare``'s; the bounds decide.
-        stated = {"bounds": [one.low, one.high], "level": LEVEL, "confidence": confidence}
-        of_pair = {name: pair[name] for name in (RUN, RUN_B, "low", "high")}
-        pairs.append(asdict(one) | of_pair | stated)
-        interval = with_interval(one.difference, pair["low"], pair["high"], plus="+")
-        low, high = (number(bound, plus="+") for bound in (one.low, one.high))
+        stated = {name: pair[name] for name in (RUN, RUN_B, "low", "high")}
+        stated |= {"bounds": [test.low, test.high], "level": LEVEL, "confidence": confidence}
+        pairs.append(asdict(test) | stated)
+        interval = with_interval(test.difference, pair["low"], pair["high"], plus="+")
+        low, high = (number(bound, plus="+") for bound in (test.low, test.high))
         line = (
-            f"{one.decision}: {pair[RUN_B]} minus {pair[RUN]} is {interval} ({confidence * 100:g}% interval), "
-            f"{low} to {high} by one-sided tests at {LEVEL:.0%}, margin {margin:g}, {one.n} queries"
+            f"{test.decision}: {pair[RUN_B]} minus {pair[RUN]} is {interval} ({confidence * 100:g}% interval), "
+            f"{low} to {high} by one-sided tests at {LEVEL:.0%}, margin {margin:g}, {test.n} queries"
         )
-        if one.decision == "undecided":
-            line += f"; {one.queries_needed or 'no number of'} queries would decide (80% power)"
+        if test.decision == "undecided":
+            line += f"; {test.queries_needed or 'no number of'} queries would decide (80% power)"
         say(line)
-        cases.append((pair[RUN_B], one.decision, line))
-    standard_output().print_parts(found.remarks)
+        cases.append((pair[RUN_B], test.decision, line))
+    standard_output().print_parts(comparison.remarks)
     decision = next(name for name in _STATUS if name in {pair["decision"] for pair in pairs})
     passed = "No pass" if _STATUS[decision][0] else "Pass"
-    said = [f"{passed}: {decision} at a margin of {margin:g}", *(line for _, _, line in cases)]
+    lines = [f"{passed}: {decision} at a margin of {margin:g}", *(line for _, _, line in cases)]
     if junit:
         write_bytes(_report(cases), junit)
     for path in out:
-        write_single(page_of(found, path, said, margin), path)
+        write_single(page_of(comparison, path, lines, margin), path)
     if verbosity().as_json:
-        told = {"decision": decision, "margin": margin, "pairs": pairs}
-        say_json(jsonable(told | {"differing": found.differing, "notes": found.notes}))
+        content = {"decision": decision, "margin": margin, "pairs": pairs}
+        content |= {"differing": comparison.differing, "notes": comparison.notes}
+        say_json(jsonable(content))
     sys.exit(_STATUS[decision][0])
 
 

@@ -28,7 +28,7 @@ from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.records import SkipBad
 from engine.sources.passages.read import scan_corpus, split_corpus
 from jobs._command import ConfigFile, epilogue, run_app, with_verbosity
-from jobs._options import Models, Size, parts_of
+from jobs._options import Models, Size
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
 from jobs._terminal import say, warn_of_code
@@ -54,8 +54,8 @@ class Build(CheckedSettings):
     def check(self, encoders: Sequence[str], config: Path | None) -> None:
         """Refuse an unwritable place, or a place with an input."""
         require_output(self.out, directory=True)
-        given = Inputs({"corpus": self.corpus, "config": config}, {"encoder": encoders})
-        refuse_overlap(given, Outputs(folders=[self.out]))
+        inputs = Inputs({"corpus": self.corpus, "config": config}, {"encoder": encoders})
+        refuse_overlap(inputs, Outputs(folders=[self.out]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,11 +179,11 @@ def several(
         dense(build=there, encoder=known, options=options, memory=memory)
 
 
-def _encoders(given: Sequence[str], server: ServerSettings) -> dict[str, PassageEncoderOptions]:
+def _encoders(names: Sequence[str], server: ServerSettings) -> dict[str, PassageEncoderOptions]:
     """The encoders by the names of their indexes, which are the last parts of the encoders' names."""
     encoders: dict[str, PassageEncoderOptions] = {}
-    is_asked = any(map(is_api, parts_of(given)))
-    for text in parts_of(given):
+    has_server = any(map(is_api, names))
+    for text in names:
         model, _, preset = text.partition("=")
         name = PurePosixPath(model).name
         if name in ("", "bm25") or name in encoders:
@@ -191,7 +191,7 @@ def _encoders(given: Sequence[str], server: ServerSettings) -> dict[str, Passage
             remedy = "give encoders with different names, or build them with erag index dense"
             raise InputError(problem, remedy, "settings.name")
         # If no encoder is on a server, server settings are refused.
-        own = vars(server) if is_api(model) or not is_asked else {}
+        own = vars(server) if is_api(model) or not has_server else {}
         encoders[name] = PassageEncoderOptions(encoder=model, preset=preset or None, **own)
     return encoders
 

@@ -22,8 +22,8 @@ def plan_parameters() -> list[inspect.Parameter]:
     out = option(
         "out", str | None, RUNNING, "Where the results would go; nothing is written there.", None
     )
-    of_evaluate = [out if known.name == "out" else known for known in parameters()]
-    return [*options_of(PlanSettings, _PLAN, types={"pace": str | None}), *of_evaluate]
+    shared = [out if known.name == "out" else known for known in parameters()]
+    return [*options_of(PlanSettings, _PLAN, types={"pace": str | None}), *shared]
 
 
 @partial(with_verbosity, as_json=True)

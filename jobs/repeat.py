@@ -78,46 +78,46 @@ def repeat(
     tell_engines([*jobs.values()], settings, event)
     files, stored = findings.files("name an evaluation of files"), list[pl.DataFrame]()
     queries = read_queries_of(files).table
-    wanted = dict.fromkeys(jobs, tables.empty(WANTED))
+    candidates = dict.fromkeys(jobs, tables.empty(WANTED))
     place = findings.whole("reads")
     # Shards hold queries by a hash of their texts: the first shards with enough reads are a random sample.
     for name in sorted(delivered(folder_at(place))) if place.is_dir() else [""]:
         stored.append(tables.with_added(read_parquet(place / name), tables.READS))
-        for role, own in _wanted(jobs, stored[-1], queries, files).items():
-            if wanted[role][READ_KEY].n_unique() < reads:
-                wanted[role] = pl.concat([wanted[role], own])
-        if all(own[READ_KEY].n_unique() >= reads for own in wanted.values()):
+        for role, own in _candidates(jobs, stored[-1], queries, files).items():
+            if candidates[role][READ_KEY].n_unique() < reads:
+                candidates[role] = pl.concat([candidates[role], own])
+        if all(own[READ_KEY].n_unique() >= reads for own in candidates.values()):
             break
     content = {}
     for role, job in jobs.items():
         failed = pl.when(_UNANSWERED & (findings.roles[role].failed > 0)).then(pl.lit("failed"))
-        content[role.name] = done = repeat_sample(
-            wanted[role],
-            answered(wanted[role], pl.concat(stored).with_columns(failed.alias(FAILURE))),
+        content[role.name] = result = repeat_sample(
+            candidates[role],
+            answered(candidates[role], pl.concat(stored).with_columns(failed.alias(FAILURE))),
             job.spec,
             size=reads,
             seed=seed,
             score=lambda some, job=job: job.ask.value(some, queries),  # type: ignore[misc]
             pool=settings.running.pool(),
         )
-        of_inputs = (findings.summary.get("audit") or {}).get("tables_sha256", {})
-        done["sha256"] |= {"prompt": job.prompt.digest, **of_inputs}
-        done["versions"] = versions(PACKAGES)
-        say(_line(done, role.title))
+        digests = (findings.summary.get("audit") or {}).get("tables_sha256", {})
+        result["sha256"] |= {"prompt": job.prompt.digest, **digests}
+        result["versions"] = versions(PACKAGES)
+        say(_line(result, role.title))
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", folder / REPEATED)
     if verbosity().as_json:
         say_json(content)
     say(f"results -> {folder / REPEATED}")
 
 
-def _line(done: Mapping[str, Any], title: str) -> str:
-    failed = f", {done['failed']} failed" if done["failed"] else ""
+def _line(result: Mapping[str, Any], title: str) -> str:
+    failed = f", {result['failed']} failed" if result["failed"] else ""
     return (
         f"repeatability check{f' of {title}' if title else ''}: "
-        f"{counted(done['repeated'], 'LLM call[|s]')} repeated{failed}, "
-        f"{counted(done['changed_outputs'], 'output[|s]')} and "
-        f"{counted(done['changed_labels'], 'label[|s]')} changed"
-        f"{'' if done['reproducible'] else ' (a server or a function may answer differently each time)'}"
+        f"{counted(result['repeated'], 'LLM call[|s]')} repeated{failed}, "
+        f"{counted(result['changed_outputs'], 'output[|s]')} and "
+        f"{counted(result['changed_labels'], 'label[|s]')} changed"
+        f"{'' if result['reproducible'] else ' (a server or a function may answer differently each time)'}"
     )
 
 
@@ -125,19 +125,19 @@ def _settings(findings: Findings, functions: Words) -> Settings:
     known, readers = findings.configuration, reader_functions(functions)
     own = {text.rpartition(":")[2]: text for text in functions}
     who = [described for role in findings.roles if (described := findings.summary[role.key])]
-    needed = [one["name"] for one in who if one.get("engine") == "function"]
+    needed = [reader["name"] for reader in who if reader.get("engine") == "function"]
     needed += [findings.metric] * (METRIC_CODE in findings.summary)
-    for name in sorted({*needed}.difference(own, (one.name for one in readers))):
+    for name in sorted({*needed}.difference(own, (reader.name for reader in readers))):
         problem = f"{name} is a function, which results do not hold"
         remedy = f"add `functions` FILE.py:{name}"
         raise InputError(problem, remedy, "repeat.function", path=findings.folder)
-    given = {name: known[name] for name in (Settings().flat().keys() & known.keys()) - _LEFT_OUT}
-    given["metric"] = metric_of(own.get(findings.metric, findings.metric))
+    flat = {name: known[name] for name in (Settings().flat().keys() & known.keys()) - _LEFT_OUT}
+    flat["metric"] = metric_of(own.get(findings.metric, findings.metric))
     if "***" in (known.get("base_url") or ""):  # results hold no credentials
-        given["base_url"] = os.environ.get(ADDRESS_VARIABLE, known["base_url"])
+        flat["base_url"] = os.environ.get(ADDRESS_VARIABLE, known["base_url"])
     # User-defined annotators are unknown here: a stand-in without reads replaces them.
-    given["annotators"] = known["annotators"] or ["qrels"]
-    return Settings.of(functions=readers, **given)
+    flat["annotators"] = known["annotators"] or ["qrels"]
+    return Settings.of(functions=readers, **flat)
 
 
 def _jobs(findings: Findings, settings: Settings) -> Iterator[tuple[Role, Job]]:
@@ -153,14 +153,14 @@ def _jobs(findings: Findings, settings: Settings) -> Iterator[tuple[Role, Job]]:
         (job,) = specify_jobs([asks[role]], own, on_event=event)
         # Its reads may have been renewed before.
         specs = (replace(job.spec, renewals=number) for number in range(1000))
-        spec = next((one for one in specs if one.fingerprint == then["fingerprint"]), None)
+        spec = next((spec for spec in specs if spec.fingerprint == then["fingerprint"]), None)
         if spec is None or job.prompt.digest != then["prompt_sha256"]:
             problem = f"{who} is not what it was (weights or version, prompt, settings)"
             raise InputError(problem, _AGAIN, "repeat.impossible", path=findings.folder)
         yield role, replace(job, spec=spec)
 
 
-def _wanted(
+def _candidates(
     jobs: Mapping[Role, Job], reads: pl.DataFrame, queries: pl.DataFrame, files: InputFiles
 ) -> dict[Role, pl.DataFrame]:
     """The reads of each role (``plan.WANTED``), with prompts made from the files; an error if the files changed."""
@@ -168,24 +168,24 @@ def _wanted(
     lists = lists.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
     if files.corpus is None:
         corpus = runs_with_texts(files)[1]
+        assert corpus is not None
     else:
-        wanted = set(lists[DOC_IDS].explode())
-        corpus = read_corpus(files.corpus, wanted=wanted, skip_bad=files.skip_bad)
-    assert corpus is not None
+        ids = set(lists[DOC_IDS].explode())
+        corpus = read_corpus(files.corpus, wanted=ids, skip_bad=files.skip_bad)
     there = set(corpus[DOC_ID])
     lists = lists.filter([there.issuperset(passages) for passages in lists[DOC_IDS]])
     queries = queries.join(lists, on=QUERY_ID, how="semi")
     # Keys of roles that a list was not read in match no read.
-    made = {role: job.wanted(lists, queries, corpus) for role, job in jobs.items()}
-    others = reads.join(pl.concat(made.values()), on=READ_KEY, how="anti")
+    planned = {role: job.wanted(lists, queries, corpus) for role, job in jobs.items()}
+    others = reads.join(pl.concat(planned.values()), on=READ_KEY, how="anti")
     if others.height:
-        new = {role: own.join(reads, on=READ_KEY, how="anti") for role, own in made.items()}
+        new = {role: own.join(reads, on=READ_KEY, how="anti") for role, own in planned.items()}
         whose = [r for r, own in new.items() if own.join(others, on=IDENTITY, how="semi").height]
-        who = listed([role.title or "the reader" for role in whose or made])
+        who = listed([role.title or "the reader" for role in whose or planned])
         problem = f"queries, answers or passages that {who} read have changed"
         raise InputError(problem, _AGAIN, "repeat.inputs")
     keys = reads[READ_KEY].implode()
-    return {role: own.filter(pl.col(READ_KEY).is_in(keys)) for role, own in made.items()}
+    return {role: own.filter(pl.col(READ_KEY).is_in(keys)) for role, own in planned.items()}
 
 
 if __name__ == "__main__":

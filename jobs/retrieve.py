@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -114,8 +113,8 @@ def retrieve(
     fitted("skip_bad", skip_bad, Natural)
     output.check(len(index))
     models = {"index": index, "encoder": options.encoder}
-    given = {"queries": queries, "corpus": corpus, "config": config}
-    refuse_overlap(Inputs(given, models), Outputs(output.files(index)))
+    inputs = {"queries": queries, "corpus": corpus, "config": config}
+    refuse_overlap(Inputs(inputs, models), Outputs(output.files(index)))
     warn_of_code(options.trust_remote_code)
     again = [path for n, path in enumerate(index) if path.resolve() in map(Path.resolve, index[:n])]
     if output.fuse and again:  # its run would count double
@@ -123,13 +122,13 @@ def retrieve(
         raise InputError(problem, "fuse each index once", "settings.repeated")
     manifests = [manifest.read(directory) for directory in index]
     names = _names(index, manifests, output)
-    has_dense = any(one.kind == "dense" for one in manifests)
+    has_dense = any(own.kind == "dense" for own in manifests)
     for option, value in (("--encoder", options.encoder), ("--approximate", options.approximate)):
         if value is not None and not has_dense:
             problem = f"{option} without a dense index"
             raise InputError(problem, "leave it out, or add a dense one", "settings.dense")
-    of_server = any(is_api(one.settings.get("encoder", {}).get("name", "")) for one in manifests)
-    for setting in () if of_server else options.server().changed():
+    has_server = any(is_api(own.settings.get("encoder", {}).get("name", "")) for own in manifests)
+    for setting in () if has_server else options.server().changed():
         problem = f"`{setting}` without vectors of a server"
         raise InputError(problem, "leave it out", "settings.local")
     if corpus is not None:
@@ -137,24 +136,24 @@ def retrieve(
         for batch in scan_corpus(corpus, skip_bad=skip_bad):
             fingerprint.update(batch)
         digest = fingerprint.hexdigest()
-        for directory, one in zip(index, manifests, strict=True):
-            manifest.require_corpus(one, digest, directory=directory, corpus=corpus)
+        for directory, own in zip(index, manifests, strict=True):
+            manifest.require_corpus(own, digest, directory=directory, corpus=corpus)
     query_set = read_query_set(queries, need_answers=False)
     table = query_set.table if limit is None else query_set.table.head(limit)
     runs = {
         name: search_index(directory, table, name=name, options=options, on_event=event)
         for name, directory in zip(names, index, strict=True)
     }
-    for directory, (name, run), one in zip(index, runs.items(), manifests, strict=True):
-        if options.approximate is not None and one.kind == "dense":
+    for directory, (name, run), own in zip(index, runs.items(), manifests, strict=True):
+        if options.approximate is not None and own.kind == "dense":
             recall, sampled = approximate_recall(run, directory, table, options)
             queries_of = counted(sampled, "[query|queries]")
             say(f"{name}: recall@{options.k} of the exact lists {recall:.4f} (of {queries_of})")
-    if of_server:
+    if has_server:
         say(f"{limits_of(server := options.server()).used()} used of {server.host}")
     if query_set.unanswerable:
         say(f"{counted(query_set.unanswerable, 'unanswerable question[|s]')} left out")
-    one_corpus = len({one.corpus for one in manifests}) == 1
+    one_corpus = len({own.corpus for own in manifests}) == 1
     fuse = partial(reciprocal_rank, k=options.k, name=_FUSED, one_corpus=one_corpus)
     _write_all(runs, table, output, fuse)
 
@@ -162,11 +161,9 @@ def retrieve(
 def _names(index: Sequence[Path], manifests: Sequence[Manifest], output: Output) -> list[str]:
     names = output.name
     if names is None:
-        kinds = Counter(one.kind for one in manifests)
-        names = [
-            one.kind if kinds[one.kind] == 1 else path.resolve().name
-            for path, one in zip(index, manifests, strict=True)
-        ]
+        kinds = [own.kind for own in manifests]
+        known = zip(kinds, index, strict=True)
+        names = [kind if kinds.count(kind) == 1 else path.resolve().name for kind, path in known]
     if len(names) != len(index):
         problem = f"{counted(len(names), 'name[|s]')} for {counted(len(index), 'index[|es]')}"
         raise InputError(problem, "give one --name for each index", "settings.names")
@@ -182,8 +179,8 @@ def _names(index: Sequence[Path], manifests: Sequence[Manifest], output: Output)
 
 
 def _names_a_file(name: str) -> bool:
-    """Whether a run can be written under its name: file systems take 255 bytes, temporary files more."""
     forbidden = not name or name.startswith(".") or {"/", "\0"} & set(name)
+    # File systems take 255 bytes; names of temporary files are longer.
     return not forbidden and is_text(name) and len(name.encode()) <= 200
 
 
@@ -197,21 +194,16 @@ def _write_all(
     written = dict(runs) if to_directory or len(runs) == 1 else {}
     if output.fuse:
         written[_FUSED] = fuse(pl.concat(runs.values()))
-    if to_directory:
-        with replaced_together(output.out) as directory:
-            for name, run in written.items():
-                write_run(run, _file(directory, name, run))
-    else:
-        for run in written.values():
-            with delivered(output.out) as file:
-                write_run(run, file)
+    with (replaced_together if to_directory else delivered)(output.out) as place:
+        for name, run in written.items():
+            write_run(run, _file(place, name, run) if to_directory else place)
     for name, run in written.items():
         path = _file(output.out, name, run) if to_directory else output.out
         results = counted(run.height, "result[|s]")
-        asked = counted(queries.height, "[query|queries]")
+        searched = counted(queries.height, "[query|queries]")
         empty = queries.height - run[QUERY_ID].n_unique()
         without = f", {counted(empty, '[query|queries]')} without any hit" if empty else ""
-        say(f"{name}: {results} for {asked}{without} -> {folder_at(path).shown()}")
+        say(f"{name}: {results} for {searched}{without} -> {folder_at(path).shown()}")
 
 
 def _file(directory: Path, system: str, run: pl.DataFrame) -> Path:
