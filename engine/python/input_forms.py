@@ -78,11 +78,12 @@ class UserInputs(NamedTuple):
         runs = self.runs if isinstance(self.runs, list | tuple) else [self.runs]
         several = isinstance(self.passages, list | tuple) and all(map(is_path, self.passages))
         corpus = None if several else self.passages
-        given = [self.queries, *runs, *self.tables.values()]
         outputs = () if self.outputs is None else self.outputs
         outputs = outputs if isinstance(outputs, list | tuple) else (outputs,)
-        given += [one for one in (corpus, self.answers, *outputs) if one is not None]
-        if not runs or not all(map(is_path, given)):
+        optional = [value for value in (corpus, self.answers, *outputs) if value is not None]
+        if not runs or not all(
+            map(is_path, [self.queries, *runs, *self.tables.values(), *optional])
+        ):
             return None
         paths = located(self.passages, runs, self.tables, input_tables())
         others = {"answers": self.answers, "outputs": tuple(outputs)}
@@ -98,113 +99,110 @@ class UserInputs(NamedTuple):
         )
 
 
-def inputs_of(given: UserInputs, settings: Settings) -> EvaluationInputs:
+def inputs_of(user: UserInputs, settings: Settings) -> EvaluationInputs:
     """The inputs of an evaluation, checked against each other.
 
     Raises:
         InputError: as ``read_inputs``; messages name tables in memory by their argument, and count rows from 1.
     """
     k, column = settings.ranking.k, column_of(settings.bootstrap.cluster)
-    if (files := given.files(settings)) is not None:
+    if (files := user.files(settings)) is not None:
         return InMemoryInputs.of_files(files, k=k).inputs
-    query_set = _queries(given, need_answers=settings.needs_answers(), column=column)
-    asked = query_set.table.head(given.limit or query_set.table.height)
-    runs = runs_of(given.runs, carried=given.passages is None, queries=asked, k=k)
-    queries = given.queries if is_path(given.queries) else f"`{_QUERIES}`"
-    corpus = None if given.passages is None else f"`{_PASSAGES}`"
+    query_set = _queries(user, need_answers=settings.needs_answers(), column=column)
+    limited = query_set.table.head(user.limit or query_set.table.height)
+    runs = runs_of(user.runs, carried=user.passages is None, queries=limited, k=k)
+    queries = user.queries if is_path(user.queries) else f"`{_QUERIES}`"
+    corpus = None if user.passages is None else f"`{_PASSAGES}`"
     names = tuple(runs[0][RUN].unique(maintain_order=True))
-    tables = _tables(given.tables)
-    outputs = () if given.outputs is None else (f"`{OUTPUTS}`",)
+    tables = _tables(user.tables)
+    outputs = () if user.outputs is None else (f"`{OUTPUTS}`",)
     paths = {"queries": queries, "corpus": corpus, "run": names, "outputs": outputs}
-    named = given.named(settings, tables=tables, **paths)
-    retrievers = {n or "run" for n, one in each_run(given.runs) if retriever_of(one) is not None}
+    named = user.named(settings, tables=tables, **paths)
+    retrievers = {n or "run" for n, run in each_run(user.runs) if retriever_of(run) is not None}
     query_set.numbering.own = frozenset(retrievers)
-    passages = None if given.passages is None else _passages(given.passages)
-    loaded = LoadedInputs(query_set, runs, passages, *_outputs(given.outputs))
+    passages = None if user.passages is None else _passages(user.passages)
+    loaded = LoadedInputs(query_set, runs, passages, *_outputs(user.outputs))
     inputs = InMemoryInputs.of_files(named, k=k, given=loaded).inputs
-    return inputs if is_path(given.queries) else replace(inputs, queries_file=None)
+    return inputs if is_path(user.queries) else replace(inputs, queries_file=None)
 
 
-def _queries(given: UserInputs, *, need_answers: bool, column: str | None) -> QuerySet:
-    path, rows = (
-        query_rows(given.queries, column)
-        if is_path(given.queries)
-        else (_QUERIES, _query_rows(given.queries))
-    )
-    rows = list(rows)
-    if not rows:
+def _queries(user: UserInputs, *, need_answers: bool, column: str | None) -> QuerySet:
+    path, rows = _QUERIES, _query_rows(user.queries)
+    if is_path(user.queries):
+        path, rows = query_rows(user.queries, column)
+    if not (rows := list(rows)):
         problem = "there is no query"
         raise InputError(problem, "give one with its answers", "queries.none", path=path)
-    answers = None if given.answers is None else _ANSWERS
-    found = [] if answers is None else _answers(rows, given.answers)
+    answers = None if user.answers is None else _ANSWERS
+    separate = [] if answers is None else _answers(rows, user.answers)
     remedy = "add at least one, or give `answers`"
     return query_set_of(
-        path, rows, answers, found, need_answers=need_answers, remedy=remedy, column=column
-    )  # fmt: skip
+        path, rows, answers, separate, need_answers=need_answers, remedy=remedy, column=column
+    )
 
 
-def _query_rows(given: Any) -> Iterator[QueryRow]:
-    numbered = list(enumerate(_query_records(given), 1))
+def _query_rows(queries: Any) -> Iterator[QueryRow]:
+    numbered = list(enumerate(_query_records(queries), 1))
     if numbered and ("input" in numbered[0][1] or "output" in numbered[0][1]):
         yield from (kilt_row(_QUERIES, number, record) for number, record in numbered)
     else:
         yield from plain_rows(_QUERIES, numbered)
 
 
-def _query_records(given: Any) -> Iterator[Record]:
-    given = queries_in(given) or given
-    if isinstance(given, Mapping):
-        for key, value in ((k, plain(own)) for k, own in by_text(given, _QUERIES).items()):
+def _query_records(queries: Any) -> Iterator[Record]:
+    queries = queries_in(queries) or queries
+    if isinstance(queries, Mapping):
+        for key, value in ((k, plain(own)) for k, own in by_text(queries, _QUERIES).items()):
             # An id with a text or a record, or a text with its answers.
             if isinstance(value, dict):
                 yield {QUERY_ID: key, **value}
             else:
                 is_id = isinstance(value, str)
                 yield {QUERY_ID: key, QUERY: value} if is_id else {QUERY: key, ANSWERS: value}
-    elif isinstance(given, list | tuple) and given and all(isinstance(one, str) for one in given):
-        yield from ({QUERY: text} for text in given)
     else:
-        yield from records(given, _QUERIES)
+        is_list = isinstance(queries, list | tuple) and bool(queries)
+        if is_list and all(isinstance(text, str) for text in queries):
+            queries = [{QUERY: text} for text in queries]
+        yield from records(queries, _QUERIES)
 
 
 def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
-    """Separate answers, by id or by text, in the form for ``joined``."""
+    """Separate answers, by id or by text."""
     if is_path(answers):
         return read_answers(answers)
     if not isinstance(answers, Mapping):
         problem = f"is of the type {type(answers).__name__}"
         raise InputError(problem, "give {query_id: [answer, …]}", "queries.answers", path=_ANSWERS)
-    given = {key: plain(own) for key, own in by_text(answers, _ANSWERS).items()}
+    by_key = {key: plain(own) for key, own in by_text(answers, _ANSWERS).items()}
     ids = {row.query_id for row in rows}
-    texts = {composed(key) for key in given}
-    of_texts = any(row.query in texts for row in rows)
-    found: list[QueryRow] = []
-    for number, (key, own) in enumerate(given.items(), 1):
-        is_id = key in ids or not (of_texts or " " in key)
+    texts = {composed(key) for key in by_key}
+    have_texts = any(row.query in texts for row in rows)
+    separate: list[QueryRow] = []
+    for number, (key, own) in enumerate(by_key.items(), 1):
+        is_id = key in ids or not (have_texts or " " in key)
         record = {QUERY_ID if is_id else QUERY: key, ANSWERS: own}
-        found += plain_rows(_ANSWERS, [(number, record)], need_text=False)
-    return found
+        separate += plain_rows(_ANSWERS, [(number, record)], need_text=False)
+    return separate
 
 
-def some_outputs(given: Any) -> Any:
+def some_outputs(outputs: Any) -> Any:
     """Recorded outputs as they are given; None for the empty frame of traces without answers."""
-    return None if isinstance(given, pl.DataFrame) and given.is_empty() else given
+    return None if isinstance(outputs, pl.DataFrame) and outputs.is_empty() else outputs
 
 
-def _outputs(given: Any) -> Iterator[pl.DataFrame]:
-    """The recorded outputs (``read_outputs``), if there are any."""
-    several = given if isinstance(given, list | tuple) else [given]
+def _outputs(outputs: Any) -> Iterator[pl.DataFrame]:
+    several = outputs if isinstance(outputs, list | tuple) else [outputs]
     if all(map(is_path, several)):
         yield read_outputs(several)
-    elif given is not None:
-        rows = _answered(given) if isinstance(given, Mapping) else records(given, OUTPUTS)
+    elif outputs is not None:
+        rows = _answered(outputs) if isinstance(outputs, Mapping) else records(outputs, OUTPUTS)
         yield outputs_of([("", OUTPUTS, enumerate(rows, 1))])
 
 
-def _answered(given: Mapping[Any, Any]) -> Iterator[Record]:
-    for key, own in plain(given, OUTPUTS).items():
-        run, outputs = (key, own) if isinstance(own, dict) else ("", {key: own})
-        yield from ({RUN: run, QUERY_ID: query, OUTPUT: text} for query, text in outputs.items())
+def _answered(outputs: Mapping[Any, Any]) -> Iterator[Record]:
+    for key, own in plain(outputs, OUTPUTS).items():
+        run, answers = (key, own) if isinstance(own, dict) else ("", {key: own})
+        yield from ({RUN: run, QUERY_ID: query, OUTPUT: text} for query, text in answers.items())
 
 
 def read_traces(given: Any, name: str = "", *, carried: bool = True) -> traces.Traces:
@@ -221,44 +219,44 @@ def read_traces(given: Any, name: str = "", *, carried: bool = True) -> traces.T
     return traces.read_traces(given if rows is None else "traces", name, rows, carried=carried)
 
 
-def _passages(given: Any) -> CorpusInMemory:
-    if is_path(given):
-        return CorpusInMemory.of_corpus(given, 0)
-    return CorpusInMemory(lambda skip: passages_of(_passage_records(given), _PASSAGES))
+def _passages(passages: Any) -> CorpusInMemory:
+    if is_path(passages):
+        return CorpusInMemory.of_corpus(passages, 0)
+    return CorpusInMemory(lambda skip: passages_of(_passage_records(passages), _PASSAGES))
 
 
-def _passage_records(given: Any) -> Iterable[Record]:
-    if not isinstance(given, Mapping):
-        return records(given, _PASSAGES)
+def _passage_records(passages: Any) -> Iterable[Record]:
+    if not isinstance(passages, Mapping):
+        return records(passages, _PASSAGES)
     return (
         {DOC_ID: key, **(value if isinstance(value, dict) else {TEXT: value})}
-        for key, value in ((k, plain(own)) for k, own in by_text(given, _PASSAGES).items())
+        for key, value in ((k, plain(own)) for k, own in by_text(passages, _PASSAGES).items())
     )
 
 
-def _tables(given: Mapping[str, Any]) -> dict[str, TableFile]:
-    known = {name: input_tables()[name] for name in given}
-    made = {name: partial(_table, known[name], table) for name, table in given.items()}
-    return {name: TableFile(name, replace(known[name], read=made[name])) for name in given}
+def _tables(tables: Mapping[str, Any]) -> dict[str, TableFile]:
+    known = {name: input_tables()[name] for name in tables}
+    readers = {name: partial(_table, known[name], table) for name, table in tables.items()}
+    return {name: TableFile(name, replace(known[name], read=readers[name])) for name in tables}
 
 
-def _table(needed: InputTable, given: Any, name: Location) -> pl.DataFrame:
-    if is_path(given):
-        return needed.read(given)
-    rows = _judgments(given, str(name)) if isinstance(given, Mapping) else records(given, str(name))
+def _table(needed: InputTable, table: Any, name: Location) -> pl.DataFrame:
+    if is_path(table):
+        return needed.read(table)
+    rows = _judgments(table, str(name)) if isinstance(table, Mapping) else records(table, str(name))
     if needed.of_records is not None:
         return needed.of_records(name, enumerate(rows, 1))
-    table = pl.DataFrame(list(rows), infer_schema_length=None)
-    if missing := [column for column in needed.columns if column not in table.columns]:
+    frame = pl.DataFrame(list(rows), infer_schema_length=None)
+    if missing := [column for column in needed.columns if column not in frame.columns]:
         listed = ", ".join(needed.columns)
         problem = f"lacks {', '.join(missing)}"
         raise InputError(problem, f"give a table with {listed}", "table.column", path=name)
-    return table
+    return frame
 
 
-def _judgments(given: Mapping[Any, Any], name: str) -> Iterator[Record]:
-    by_text(given, name)
-    for query_id, judged in given.items():
+def _judgments(judgments: Mapping[Any, Any], name: str) -> Iterator[Record]:
+    by_text(judgments, name)
+    for query_id, judged in judgments.items():
         if not isinstance(judged, Mapping):
             problem = f"query {quoted(query_id)} has {quoted(plain(judged))} for its labels"
             raise InputError(problem, "give {query_id: {doc_id: label}}", "qrels.labels", path=name)
@@ -268,7 +266,7 @@ def _judgments(given: Mapping[Any, Any], name: str) -> Iterator[Record]:
 
 
 def runs_of(
-    given: Any, *, carried: bool, queries: pl.DataFrame | None = None, k: int = 0
+    runs: Any, *, carried: bool, queries: pl.DataFrame | None = None, k: int = 0
 ) -> read.DataSetComparison:
     """All runs, in the order of the arguments, with their texts.
 
@@ -279,69 +277,68 @@ def runs_of(
     Raises:
         InputError: a run has another form, or is refused as in a file (``read_runs_with_texts``).
     """
-    found: list[read.TextedRun] = []
+    texted: list[read.TextedRun] = []
     sources: dict[str, Any] = {}
     places: list[str] = []
-    for name, one in each_run(given):
+    for name, own in each_run(runs):
         if not is_text(name):
             problem = f"a run is called {quoted(name)}"
             raise InputError(problem, "write valid Unicode", "runs.name", path=_RUNS)
-        if (retriever := retriever_of(one)) is not None and queries is not None:
-            one = retrieved(retriever, name or _RUNS, queries, k, carried=carried)
-        for run in _run_tables(name, one, carried=carried):
-            places.append(name or (str(one) if is_path(one) else _RUNS))
+        if (retriever := retriever_of(own)) is not None and queries is not None:
+            own = retrieved(retriever, name or _RUNS, queries, k, carried=carried)
+        for run in _run_tables(name, own, carried=carried):
+            places.append(name or (str(own) if is_path(own) else _RUNS))
             read.require_new_name(places[-1], run.rows[RUN][0], sources)
-            found.append(run)
-    if not found:
+            texted.append(run)
+    if not texted:
         raise InputError("there is no run", _RUN_FORM, "runs.none", path=_RUNS)
-    return read.with_corpus(found, places, carried=carried)
+    return read.with_corpus(texted, places, carried=carried)
 
 
-def each_run(given: Any) -> Iterator[tuple[str, Any]]:
+def each_run(runs: Any) -> Iterator[tuple[str, Any]]:
     """Runs with their names; empty for a run without a name."""
-    if isinstance(given, Mapping):
-        by_key = by_text(given, _RUNS)
+    if isinstance(runs, Mapping):
+        by_key = by_text(runs, _RUNS)
         if by_key and all(map(is_table, by_key.values())):
-            first = {key: [*islice(records(one, key), 1)] for key, one in by_key.items()}
+            first = {key: [*islice(records(own, key), 1)] for key, own in by_key.items()}
             if not names_runs(first):
-                by_key = {key: [*records(one, key)] for key, one in by_key.items()}
+                by_key = {key: [*records(own, key)] for key, own in by_key.items()}
         # NumPy arrays count as lists.
-        of = {key: one.tolist() if hasattr(one, "tolist") else one for key, one in by_key.items()}
-        yield from by_key.items() if names_runs(of) else [("", by_key)]
-    elif _is_named(given) or not isinstance(given, Sequence) or (given and is_row(given[0])):
-        yield "", given
+        lists = {
+            key: own.tolist() if hasattr(own, "tolist") else own for key, own in by_key.items()
+        }
+        yield from by_key.items() if names_runs(lists) else [("", by_key)]
+    elif _is_named(runs) or not isinstance(runs, Sequence) or (runs and is_row(runs[0])):
+        yield "", runs
     else:
-        for number, one in enumerate(given, 1):
-            yield f"run-{number}" if len(given) > 1 and not _is_named(one) else "", one
+        for number, own in enumerate(runs, 1):
+            yield f"run-{number}" if len(runs) > 1 and not _is_named(own) else "", own
 
 
-def _is_named(given: Any) -> bool:
-    """Whether a run is a file or a frame, which may name it."""
-    return is_path(given) or is_table(given)
+def _is_named(run: Any) -> bool:
+    return is_path(run) or is_table(run)
 
 
-def _run_tables(name: str, given: Any, *, carried: bool) -> Iterator[read.TextedRun]:
-    """The systems' runs within a run argument."""
-    if is_path(given):
-        runs = read.read_texted_runs([given])
+def _run_tables(name: str, run: Any, *, carried: bool) -> Iterator[read.TextedRun]:
+    if is_path(run):
+        runs = read.read_texted_runs([run])
         if name and len(runs) > 1:
             problem = "holds several runs"
-            raise InputError(problem, "give it without a name", "runs.several", path=given)
-        for run in runs:
-            yield replace(run, rows=run.rows.with_columns(pl.lit(name).alias(RUN))) if name else run
+            raise InputError(problem, "give it without a name", "runs.several", path=run)
+        for own in runs:
+            yield replace(own, rows=own.rows.with_columns(pl.lit(name).alias(RUN))) if name else own
         return
     called = name or _RUNS
-    rows: Iterable[tuple[int | None, Record]] = enumerate(records(given, called), 1)
-    if isinstance(given, Mapping):
-        plainly = {key: plain(one, called) for key, one in by_text(given, called).items()}
-        rows = of_dictionary(plainly, called, _RUN_FORM)
+    rows: Iterable[tuple[int | None, Record]] = enumerate(records(run, called), 1)
+    if isinstance(run, Mapping):
+        rows = of_dictionary(plain(run, called), called, _RUN_FORM)
     yield from read.runs_of_records(called, rows, name, texts=carried)
 
 
-def retriever_of(given: Any) -> Callable[..., Any] | None:
+def retriever_of(run: Any) -> Callable[..., Any] | None:
     """A function of a question: the object, or its LangChain, LlamaIndex or Haystack method; None for no retriever."""
-    methods = (getattr(given, name, None) for name in ("invoke", "retrieve", "run"))
-    return given if callable(given) else next(filter(callable, methods), None)
+    methods = (getattr(run, name, None) for name in ("invoke", "retrieve", "run"))
+    return run if callable(run) else next(filter(callable, methods), None)
 
 
 def retrieved(
@@ -360,71 +357,74 @@ def retrieved(
     for query_id, text in queries.select(QUERY_ID, QUERY).iter_rows():
         try:
             known = inspect.signature(retriever).parameters
-            found = awaited(retriever(text, **{one: k for one in ("k", "top_k") if one in known}))
+            lengths = dict.fromkeys(known.keys() & {"k", "top_k"}, k)
+            results = awaited(retriever(text, **lengths))
         except (Exception, SystemExit) as error:
             problem = f"the retriever raises {reason_of(error)} for query {quoted(query_id)}"
             raise InputError(problem, "correct it", "retriever.raises", path=name) from error
-        if isinstance(found, Mapping):
-            found = found.get("documents", dict(found))  # Haystack's
-        if not isinstance(found, Iterable) or isinstance(found, str | bytes):
-            problem = f"the retriever returns {type(found).__name__} for query {quoted(query_id)}"
+        if isinstance(results, Mapping):
+            results = results.get("documents", dict(results))  # Haystack's
+        if not isinstance(results, Iterable) or isinstance(results, str | bytes):
+            problem = f"the retriever returns {type(results).__name__} for query {quoted(query_id)}"
             remedy = "return a list of passages, the best first"
             raise InputError(problem, remedy, "retriever.value", path=name)
-        run[query_id] = found if isinstance(found, dict) else [_passage(p, carried) for p in found]
+        if not isinstance(results, dict):
+            results = [_passage(result, carried) for result in results]
+        run[query_id] = results
     return run
 
 
-def _passage(given: Any, carried: bool) -> Any:
+def _passage(result: Any, carried: bool) -> Any:
     """A passage in a run's form: an id, a text, or a record.
 
     An object's id comes from its metadata, else from the object if passages are separate; else its text identifies it,
     because stores generate ids, which differ between stores.
     """
-    if isinstance(given, tuple) and len(given) == 2:
-        one = _passage(given[0], carried)
-        named = one if isinstance(one, Mapping) else {TEXT if carried else DOC_ID: one}
-        return {**named, SCORE: given[1]}
-    node = getattr(given, "node", given)
+    if isinstance(result, tuple) and len(result) == 2:
+        passage = _passage(result[0], carried)
+        named = passage if isinstance(passage, Mapping) else {TEXT if carried else DOC_ID: passage}
+        return {**named, SCORE: result[1]}
+    node = getattr(result, "node", result)
     texts = {name: text for name in TEXT_FIELDS if isinstance(text := getattr(node, name, 0), str)}
     if not texts:
-        return given
+        return result
     more = getattr(node, "metadata", None) or getattr(node, "meta", None) or {}
     ids = [more.get(name) for name in DOC_ID_FIELDS]
     ids += [] if carried else [getattr(node, "id", None), getattr(node, "node_id", None)]
-    own = next((one for one in ids if one is not None), None)
-    return {**texts, "metadata": more, SCORE: getattr(given, SCORE, None), DOC_ID: own}
+    own = next((id_ for id_ in ids if id_ is not None), None)
+    return {**texts, "metadata": more, SCORE: getattr(result, SCORE, None), DOC_ID: own}
 
 
-def is_path(given: object) -> bool:
+def is_path(value: object) -> bool:
     """Whether an argument is a file, a folder or an address, not a table in memory."""
-    return isinstance(given, str | Path)
+    return isinstance(value, str | Path)
 
 
-def is_table(given: object) -> bool:
+def is_table(value: object) -> bool:
     """Whether an argument is a frame of Polars, pandas or Arrow."""
-    return isinstance(given, pl.DataFrame | pl.LazyFrame) or _module(given) in ("pandas", "pyarrow")
+    return isinstance(value, pl.DataFrame | pl.LazyFrame) or _module(value) in ("pandas", "pyarrow")
 
 
-def records(given: Any, name: str) -> Iterator[Record]:
+def records(rows: Any, name: str) -> Iterator[Record]:
     """The rows of a frame, a data set or a list of dictionaries; an InputError names any other argument."""
-    for number, row in enumerate(_rows(given, name), 1):
+    for number, row in enumerate(_rows(rows, name), 1):
         if not isinstance(row, Mapping):
             problem = f"is a row of the type {type(row).__name__}"
             raise InputError(problem, f"give {_FORMS}", "table.row", path=name, line=number)
         yield {key: plain(value) for key, value in by_text(row, name).items()}
 
 
-def by_text(given: Mapping[Any, Any], name: str | None = None) -> dict[str, Any]:
+def by_text(mapping: Mapping[Any, Any], name: str | None = None) -> dict[str, Any]:
     """A dictionary with keys as texts, as in a JSON object; an InputError refuses two keys that become equal."""
     # Grouping by a list of a single column, pandas makes keys tuples.
-    keys = [key[0] if isinstance(key, tuple) and len(key) == 1 else key for key in given]
-    found = dict(zip(map(str, keys), given.values(), strict=True))
-    if len(found) < len(keys):
+    keys = [key[0] if isinstance(key, tuple) and len(key) == 1 else key for key in mapping]
+    values = dict(zip(map(str, keys), mapping.values(), strict=True))
+    if len(values) < len(keys):
         twice = next(key for key, times in Counter(map(str, keys)).items() if times > 1)
         both = " and ".join(quoted(key) for key in keys if str(key) == twice)
         problem = f"the keys {both} are the same id"
         raise InputError(problem, "keep one of them", "table.key", path=name)
-    return found
+    return values
 
 
 def plain(value: Any, name: str | None = None) -> Any:
@@ -442,28 +442,28 @@ def plain(value: Any, name: str | None = None) -> Any:
     return None if type(value).__name__ in ("NAType", "NaTType") else value
 
 
-def _rows(given: Any, name: str) -> Iterable[Any]:
-    if isinstance(given, pl.LazyFrame):
-        given = given.collect()
-    if isinstance(given, pl.DataFrame):
-        return given.iter_rows(named=True)
-    if _module(given) == "pandas":
-        named = [level for level in given.index.names if level is not None]
-        frame = given.reset_index() if named else given
+def _rows(rows: Any, name: str) -> Iterable[Any]:
+    if isinstance(rows, pl.LazyFrame):
+        rows = rows.collect()
+    if isinstance(rows, pl.DataFrame):
+        return rows.iter_rows(named=True)
+    if _module(rows) == "pandas":
+        named = [level for level in rows.index.names if level is not None]
+        frame = rows.reset_index() if named else rows
         if twice := next(iter(frame.columns[frame.columns.duplicated()]), None):
             problem = f"the column {quoted(twice)} is given twice"
             raise InputError(problem, "keep one", "table.duplicate", path=name)
         slices = (frame.iloc[at : at + _AT_ONCE] for at in range(0, len(frame), _AT_ONCE))
         return (row for some in slices for row in some.to_dict("records"))
-    if _module(given) == "pyarrow":
-        return _rows(pl.DataFrame(given), name)
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
-        problem = f"is of the type {type(given).__name__}"
+    if _module(rows) == "pyarrow":
+        return _rows(pl.DataFrame(rows), name)
+    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
+        problem = f"is of the type {type(rows).__name__}"
         raise InputError(problem, f"give {_FORMS}", "python.type", path=name)
-    return given
+    return rows
 
 
-def _module(given: object) -> str:
+def _module(value: object) -> str:
     """The library of a possible frame; empty for other objects."""
-    library = type(given).__module__.split(".")[0]
-    return library if type(given).__name__ in ("DataFrame", "Table") else ""
+    library = type(value).__module__.split(".")[0]
+    return library if type(value).__name__ in ("DataFrame", "Table") else ""
