@@ -258,8 +258,8 @@ def unforeseen(error: Exception) -> str:
 LONG = ("evaluate", "plan")
 _SHORT = (
     "queries corpus run reader base-url metric end-to-end end-to-end-k concurrency price-in "
-    "price-out price-per-hour k measures annotators store out overwrite json config failed- "
-    "reads pace finish-in"
+    "price-out price-per-hour k measures annotators store out overwrite json config "
+    "failed-reads pace finish-in"
 )
 SHORT = frozenset(f"--{name}" for name in _SHORT.split())
 HELP_ALL = "--help-all"

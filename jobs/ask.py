@@ -36,25 +36,16 @@ def ask(
 
     The page is one file and needs no server. It saves the file that --preferences of erag evaluate reads.
 
-    Parameters
-    ----------
-    run
-        Two or three runs.
-    queries
-        Questions in any layout that erag evaluate reads; answers are not needed.
-    corpus
-        The passages that the runs list.
-    out
-        Page to write, such as tasks.html.
-    results
-        Folder that erag evaluate wrote for these runs (its --out): its labels decide the queries, and answers from
-        whole lists are compared, if it has any; else passages are.
-    tasks
-        Queries to ask at most.
-    k
-        Passages of a list that count; by default as in the results, else 10.
-    seed
-        Seed of the sample of queries, and of the order on the page.
+    Args:
+        run: Two or three runs.
+        queries: Questions in any layout that erag evaluate reads; answers are not needed.
+        corpus: The passages that the runs list.
+        out: Page to write, such as tasks.html.
+        results: Folder that erag evaluate wrote for these runs (its --out): its labels decide the queries, and
+            answers from whole lists are compared, if it has any; else passages are.
+        tasks: Queries to ask at most.
+        k: Passages of a list that count; by default as in the results, else 10.
+        seed: Seed of the sample of queries, and of the order on the page.
     """
     fitted("tasks", tasks, Positive)
     fitted("seed", seed, Natural)

@@ -38,18 +38,13 @@ def compare(
 ) -> None:
     """Compare evaluations by their end-to-end scores on the queries that they share.
 
-    Parameters
-    ----------
-    folders
-        Folders that erag evaluate wrote (its --out), the baseline first; FOLDER:RUN for a single run. A folder with
-        such folders stands for all folders in it, by name.
-    out
-        Page to write, such as compare.html: one file, with all rows; or Markdown, such as compare.md.
-    cluster
-        Clusters of queries: article, or a column that an evaluation clustered them by; none for independent
-        queries. By default as the evaluations did, else by article if many queries share one.
-    allow
-        Differences to allow in a verdict: answers (the reference answers of queries).
+    Args:
+        folders: Folders that erag evaluate wrote (its --out), the baseline first; FOLDER:RUN for a single run. A
+            folder with such folders stands for all folders in it, by name.
+        out: Page to write, such as compare.html: one file, with all rows; or Markdown, such as compare.md.
+        cluster: Clusters of queries: article, or a column that an evaluation clustered them by; none for
+            independent queries. By default as the evaluations did, else by article if many queries share one.
+        allow: Differences to allow in a verdict: answers (the reference answers of queries).
     """
     comparison = paired.compare(*folders, cluster=cluster, allow=allow)
     notes = [with_options(note, {"cluster", "allow"}) for note in comparison.notes]

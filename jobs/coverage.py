@@ -48,21 +48,13 @@ def coverage(
     Prints the share of user queries whose cluster has no evaluation query, the share that would be
     expected if as many evaluation queries were drawn at random, and examples of missing topics.
 
-    Parameters
-    ----------
-    queries
-        Evaluation queries in any layout that erag evaluate reads; answers are not needed.
-    user_queries
-        A sample of user queries: in the same layouts, or a text file (.txt) with one query per
-        line.
-    clusters
-        Number of clusters; by default the square root of the number of distinct user queries.
-    threads
-        CPU threads of the encoder; all by default.
-    seed
-        Seed of the clustering and of the p-value.
-    out
-        Directory for the tables and the summary, or an address like s3://…; by default nothing is written.
+    Args:
+        queries: Evaluation queries in any layout that erag evaluate reads; answers are not needed.
+        user_queries: A sample of user queries: in the same layouts, or a text file (.txt) with one query per line.
+        clusters: Number of clusters; by default the square root of the number of distinct user queries.
+        threads: CPU threads of the encoder; all by default.
+        seed: Seed of the clustering and of the p-value.
+        out: Directory for the tables and the summary, or an address like s3://…; by default nothing is written.
     """
     fitted("clusters", clusters, Positive | None)
     fitted("threads", threads, Positive | None)

@@ -91,23 +91,15 @@ def demo(
     all LLM calls cached. With `--augmentation fid`, a T5 of 5 million parameters reads all ten
     passages with Fusion-in-Decoder instead.
 
-    Parameters
-    ----------
-    task
-        Which set of questions.
-    augmentation
-        How the reader gets its passages: in-prompt, by SmolLM2-135M, or fid, by the bundled
-        Fusion-in-Decoder reader, which answers short questions only.
-    all
-        Every short-answer question. By default the first 64, or fewer where LLM calls are slow.
-    out
-        Directory for the corpus, the index, the run, the cached LLM calls and the results.
-    actors
-        Processes that host the reader; 0 runs it in this one.
-    full
-        Print all tables and notes.
-    overwrite
-        Replace another evaluation in `out`.
+    Args:
+        task: Which set of questions.
+        augmentation: How the reader gets its passages: in-prompt, by SmolLM2-135M, or fid, by the bundled
+            Fusion-in-Decoder reader, which answers short questions only.
+        all: Every short-answer question. By default the first 64, or fewer where LLM calls are slow.
+        out: Directory for the corpus, the index, the run, the cached LLM calls and the results.
+        actors: Processes that host the reader; 0 runs it in this one.
+        full: Print all tables and notes.
+        overwrite: Replace another evaluation in `out`.
     """
     start = time.perf_counter()
     require_for_demo()

@@ -29,18 +29,12 @@ def fuse(
 ) -> None:
     """Fuse runs by reciprocal ranks.
 
-    Parameters
-    ----------
-    run
-        The runs, one per system; at least two.
-    out
-        The run to write, a path or an address like s3://…: .parquet, else TREC text.
-    k
-        Passages per query.
-    name
-        Name of the fused system.
-    constant
-        Constant of reciprocal rank fusion, which is added to every rank.
+    Args:
+        run: The runs, one per system; at least two.
+        out: The run to write, a path or an address like s3://…: .parquet, else TREC text.
+        k: Passages per query.
+        name: Name of the fused system.
+        constant: Constant of reciprocal rank fusion, which is added to every rank.
     """
     fitted("k", k, Positive)
     fitted("constant", constant, Natural)

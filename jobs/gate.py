@@ -47,23 +47,15 @@ def gate(
 
     The exit status is 0 if it is not worse by more than the margin, 1 if it is, 3 if more queries are needed.
 
-    Parameters
-    ----------
-    baseline
-        Folder that erag evaluate wrote (its --out); FOLDER:RUN for a single run.
-    candidate
-        The same for the candidate; runs of the same name are compared.
-    margin
-        Allowed loss of the mean end-to-end score, between 0 and 1.
-    allow
-        Differences to allow: queries, corpus, metric or reader.
-    cluster
-        Clusters of queries: article, or a column that an evaluation clustered them by; none for independent
-        queries. By default as the evaluations did, else by article if many queries share one.
-    junit
-        File for a report in the format of JUnit.
-    out
-        Files for the decision: Markdown for a pull request (.md), a page (.html).
+    Args:
+        baseline: Folder that erag evaluate wrote (its --out); FOLDER:RUN for a single run.
+        candidate: The same for the candidate; runs of the same name are compared.
+        margin: Allowed loss of the mean end-to-end score, between 0 and 1.
+        allow: Differences to allow: queries, corpus, metric or reader.
+        cluster: Clusters of queries: article, or a column that an evaluation clustered them by; none for
+            independent queries. By default as the evaluations did, else by article if many queries share one.
+        junit: File for a report in the format of JUnit.
+        out: Files for the decision: Markdown for a pull request (.md), a page (.html).
     """
     out = out or []
     if junit and junit.is_file() and junit.read_bytes().startswith(_SUITE):

@@ -84,10 +84,8 @@ def bm25(
 ) -> None:
     """Index a corpus for BM25 with Lucene.
 
-    Parameters
-    ----------
-    threads
-        Indexing threads; all CPUs by default.
+    Args:
+        threads: Indexing threads; all CPUs by default.
     """
     fitted("threads", threads, Positive | None)
     build.check([], config)
@@ -162,11 +160,9 @@ def several(
 ) -> None:
     """Build an index for BM25 and one for each of several encoders, as the other commands build them.
 
-    Parameters
-    ----------
-    encoder
-        Encoders, as in erag index dense; ENCODER=PRESET if its files do not say how to use it, as in
-        intfloat/multilingual-e5-large=e5. Each names its index; that for BM25 is called bm25.
+    Args:
+        encoder: Encoders, as in erag index dense; ENCODER=PRESET if its files do not say how to use it, as in
+            intfloat/multilingual-e5-large=e5. Each names its index; that for BM25 is called bm25.
     """
     build.check(encoder, config)
     encoders = _encoders(encoder, server)

@@ -36,20 +36,14 @@ def passages(
 ) -> None:
     """Cut articles into passages and write them as a corpus.
 
-    Parameters
-    ----------
-    source
-        Articles: MediaWiki dumps, KILT's knowledge source, JSONL, Parquet, BEIR or SQuAD,
-        compressed or not; files, directories, or addresses like s3://….
-    out
-        The corpus to write: a .parquet file, or a new directory for shards of a million passages.
-    article_id
-        Identifier of an article in provenance: its title or its page id. By default the source
-        decides: page ids for KILT, titles for all others.
-    skip_bad
-        Bad records to tolerate; they are left out and counted.
-    workers
-        Processes; by default one per CPU.
+    Args:
+        source: Articles: MediaWiki dumps, KILT's knowledge source, JSONL, Parquet, BEIR or SQuAD, compressed or
+            not; files, directories, or addresses like s3://….
+        out: The corpus to write: a .parquet file, or a new directory for shards of a million passages.
+        article_id: Identifier of an article in provenance: its title or its page id. By default the source decides:
+            page ids for KILT, titles for all others.
+        skip_bad: Bad records to tolerate; they are left out and counted.
+        workers: Processes; by default one per CPU.
     """
     fitted("skip_bad", skip_bad, Natural)
     fitted("workers", workers, Positive | None)

@@ -57,16 +57,11 @@ def repeat(
     Counts the outputs and labels that change. Readers, prompts and files are the evaluation's own; if they have
     changed since, nothing is repeated.
 
-    Parameters
-    ----------
-    folder
-        Folder that erag evaluate wrote (its --out); for a study, also a folder in its conditions/.
-    reads
-        LLM calls to repeat for each reader (the judge is a reader).
-    seed
-        Seed of the sample; by default the evaluation's.
-    functions
-        FILE.py:function of readers and a metric that are functions of yours.
+    Args:
+        folder: Folder that erag evaluate wrote (its --out); for a study, also a folder in its conditions/.
+        reads: LLM calls to repeat for each reader (the judge is a reader).
+        seed: Seed of the sample; by default the evaluation's.
+        functions: FILE.py:function of readers and a metric that are functions of yours.
     """
     fitted("reads", reads, Positive)
     findings = read_findings(folder, None)

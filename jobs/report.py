@@ -20,17 +20,12 @@ def report(
     Reads nothing with an LLM. The passages come from the evaluation's input files; if they have
     changed since, nothing is written.
 
-    Parameters
-    ----------
-    folder
-        Folder that erag evaluate wrote (its --out).
-    single_file
-        Put everything into report.html, which can then be sent by itself.
-    passages
-        Show the passages of every query. The page needs no input files if they are left out.
-    progress
-        Print the progress of the evaluation that writes there, or its end, and make no page. The status is 0 if it
-        is done or runs, and 1 if it was interrupted, failed, or gives no sign of life.
+    Args:
+        folder: Folder that erag evaluate wrote (its --out).
+        single_file: Put everything into report.html, which can then be sent by itself.
+        passages: Show the passages of every query. The page needs no input files if they are left out.
+        progress: Print the progress of the evaluation that writes there, or its end, and make no page. The status
+            is 0 if it is done or runs, and 1 if it was interrupted, failed, or gives no sign of life.
     """
     if progress:
         lines, is_well = progress_of(folder)

@@ -96,18 +96,12 @@ def retrieve(
 ) -> None:
     """Retrieve passages for queries and write them as runs.
 
-    Parameters
-    ----------
-    index
-        Directory of an index; repeat it for several.
-    queries
-        Queries in any layout that erag evaluate reads; answers are not needed.
-    corpus
-        The passages; an index of another corpus is then refused.
-    limit
-        Maximum number of queries; the first ones are used.
-    skip_bad
-        Bad records of --corpus to tolerate; as many as when the index was built.
+    Args:
+        index: Directory of an index; repeat it for several.
+        queries: Queries in any layout that erag evaluate reads; answers are not needed.
+        corpus: The passages; an index of another corpus is then refused.
+        limit: Maximum number of queries; the first ones are used.
+        skip_bad: Bad records of --corpus to tolerate; as many as when the index was built.
     """
     fitted("limit", limit, Positive | None)
     fitted("skip_bad", skip_bad, Natural)
