@@ -60,9 +60,9 @@ if not TYPE_CHECKING:  # else every name would do for type checkers
     def __getattr__(name: str) -> Any:
         """Import the object on its first use."""
         if name not in _PLACES:
-            from engine.messages.gone import replacement
+            from engine.messages.gone import GONE
 
-            if instead := replacement("name", f"engine.{name}"):
+            if instead := GONE.get(("name", f"engine.{name}")):
                 raise AttributeError(f"engine.{name} is gone: {instead}")
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         place, inside = _PLACES[name]

@@ -21,7 +21,7 @@ from rich.console import Console, ConsoleOptions
 
 from engine.messages import errors
 from engine.messages.errors import InputError, masked
-from engine.messages.gone import replacement
+from engine.messages.gone import GONE
 from engine.sources.io.files import no_room
 from engine.sources.io.locations import forget_pipes
 from jobs import _options, _terminal
@@ -179,10 +179,10 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
 def _habit(tokens: Sequence[str]) -> str | None:
     """Our name for an option of another program, and the replacement of a name that is gone."""
     names = [token.partition("=")[0] for token in tokens[: _end_of_options(tokens)]]
-    if tokens and (instead := replacement("command", tokens[0])):
+    if tokens and (instead := GONE.get(("command", tokens[0]))):
         return f"the command {tokens[0]} is gone: {instead}"
     for name in names:
-        if instead := replacement("option", name.removeprefix("--").replace("-", "_")):
+        if instead := GONE.get(("option", name.removeprefix("--").replace("-", "_"))):
             return f"{name} is gone: {instead}"
     return next((f"Unknown option: {n}; use {HABITS[n]}" for n in names if n in HABITS), None)
 

@@ -25,7 +25,7 @@ from cyclopts import App, ArgumentCollection, Group, Parameter, Token
 from cyclopts.config import Dict
 
 from engine.messages.errors import InputError, masked
-from engine.messages.gone import GONE, replacement
+from engine.messages.gone import GONE
 from engine.messages.wording import quoted
 from engine.sources.io.records import read_settings, read_text
 from jobs._terminal import tell
@@ -224,7 +224,7 @@ def options_from(path: Path | None) -> list[Any]:
         known = {_field(name) for argument in arguments for name in argument.names}
         for key, line in lines.items():
             fault = partial(InputError, path=path, line=line)
-            if _field(key) not in known and (instead := replacement("option", _field(key))):
+            if _field(key) not in known and (instead := GONE.get(("option", _field(key)))):
                 raise fault(f"the option {quoted(key)} is gone", instead, "settings.gone")
             if _field(key) in opposites:
                 problem = f"the key {quoted(key)} turns an option off"

@@ -18,7 +18,7 @@ from engine.machine.remote.api_settings import ApiSettings, is_api
 from engine.machine.remote.limits import forget
 from engine.messages.checked import CheckedSettings, Positive
 from engine.messages.errors import InputError
-from engine.messages.gone import replacement
+from engine.messages.gone import GONE
 from engine.messages.notes import Note
 from engine.messages.wording import meant
 from engine.ranking.kinds.base import Measure
@@ -79,7 +79,7 @@ class Settings(CheckedSettings):
         labels = replace(labels, options=tuple(changed(labels.of(kind)) for kind in classes))
         parts = {name: changed(getattr(self, name)) for name in _PARTS}
         for name in left:
-            if instead := replacement("option", name):
+            if instead := GONE.get(("option", name)):
                 raise TypeError(f"the setting {name} is gone: {instead}")
         if left:
             hint = "; " + "".join(meant(name, self.flat()) for name in left)

@@ -10,7 +10,7 @@ from engine.labels import dual, erag, preference, qrels
 from engine.labels.annotator import Annotator, Ask, EvaluationSettings, Scale, ask_reader
 from engine.messages.checked import CheckedSettings
 from engine.messages.errors import InputError
-from engine.messages.gone import replacement
+from engine.messages.gone import GONE
 from engine.messages.wording import meant
 from engine.ranking.kinds.base import Measure
 from engine.ranking.measures import UTILITY_KIND, parse_measures, why_undefined
@@ -70,7 +70,7 @@ class LabelSettings(CheckedSettings):
         for annotator in self.annotators:
             name = annotator if isinstance(annotator, str) else annotator.name
             if isinstance(annotator, str) and name not in ANNOTATORS:
-                if instead := replacement("annotator", name):
+                if instead := GONE.get(("annotator", name)):
                     raise InputError(f"the annotator {name} is gone", instead, "annotator.gone")
                 raise InputError(
                     f"unknown annotator {name!r}",

@@ -1,4 +1,4 @@
-"""Optional packages: the extras that install them, and the errors if one is missing.
+"""Optional packages: the extras that install them, errors if one is missing, and parts that other packages add.
 
 Evaluating existing runs with labels, or with an LLM behind a function, requires none. pyproject.toml lists the extras'
 other packages.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
+from typing import Any
 
 from engine.messages.errors import InputError
-from engine.messages.wording import agreeing, listed
+from engine.messages.wording import agreeing, listed, reason_of
 
 # By extra, the imported modules of its packages.
 EXTRAS: dict[str, tuple[str, ...]] = {
@@ -62,3 +63,31 @@ def require(what: str, extra: str, *modules: str) -> None:
         which = agreeing(len(lacking), "which [is|are] not installed")
         problem = f"{what} needs {listed(lacking)}, {which}"
         raise InputError(problem, command(extra), "package.missing")
+
+
+def provided(kind: str, name: str) -> Any:
+    """The part of this name from an installed package; None without any.
+
+    Args:
+        kind: metrics, annotators, measures or readers: entry points are of the group ``erag.metrics``, and so on.
+
+    Raises:
+        InputError: the package raises an error, or two packages add parts of one name.
+    """
+    # A package in two places is listed twice.
+    entries = {
+        entry.value: entry
+        for entry in importlib.metadata.entry_points(group=f"erag.{kind}", name=name)
+    }
+    if len(entries) > 1:
+        places = " and ".join(sorted(entries))
+        problem = f"{name!r} of erag.{kind} is {places}"
+        raise InputError(problem, "remove one of the packages", "package.twice")
+    for place, entry in entries.items():
+        try:
+            return entry.load()
+        except Exception as error:  # a package's code may raise anything
+            problem = f"{name!r} of erag.{kind}, {place}, cannot be loaded ({reason_of(error)})"
+            remedy = "correct the package, or remove it"
+            raise InputError(problem, remedy, "package.unloadable") from error
+    return None

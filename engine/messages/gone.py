@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-Kind = Literal["command", "option", "annotator", "name"]
-
-# (kind, name): the replacement, as the end of "… is gone: ". Options are named by field, Python names in full.
-GONE: dict[tuple[Kind, str], str] = {
+# (kind, name): the replacement, as the end of "… is gone: ". Options are named by field, Python names in full. An option
+# may be gone from one command only: look up the names that the command does not know.
+GONE: dict[tuple[Literal["command", "option", "annotator", "name"], str], str] = {
     ("command", "conformance"): "ir_measures QRELS RUN MEASURES, also on the files in exported/",
     ("option", "edits"): "write a second run with the edits",
     ("option", "dry_run"): "erag plan, with the same options, counts the LLM calls",
@@ -21,11 +20,3 @@ GONE: dict[tuple[Kind, str], str] = {
     ("annotator", "grogu"): "use pmi, dig or likelihood: the threshold of its paper is not public",
     ("name", "engine.conformance"): "use ir_measures, also on the files in exported/",
 }
-
-
-def replacement(kind: Kind, name: str) -> str | None:
-    """The replacement of a name that is gone; None for any other name.
-
-    An option may be gone from one command only: ask for names that the command does not know.
-    """
-    return GONE.get((kind, name))

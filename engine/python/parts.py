@@ -13,7 +13,7 @@ from engine.labels import from_function
 from engine.labels.annotator import Annotator
 from engine.labels.registry import ANNOTATORS
 from engine.machine.functions import code_of, is_named, load_named
-from engine.messages.packages import provided
+from engine.messages.extras import provided
 from engine.messages.wording import name_of
 from engine.reading.function import ReaderChoice, ReaderFunction, reader_function
 from engine.reading.models.weights import BUNDLED, BUNDLED_FID

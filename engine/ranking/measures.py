@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.messages.errors import InputError
-from engine.messages.packages import provided
+from engine.messages.extras import provided
 from engine.messages.wording import quoted
 from engine.ranking.kinds.base import DEFAULT_REL, Measure
 from engine.ranking.kinds.gains import DCG, NDCG, UDCG

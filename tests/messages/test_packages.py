@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import engine
-from engine.messages.packages import provided
+from engine.messages.extras import provided
 from engine.python.parts import metric_of, reader_of
 from engine.ranking import measures
 from tests.commands import erag, scores_of
