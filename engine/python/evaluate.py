@@ -7,7 +7,7 @@ import importlib
 import logging
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -106,7 +106,7 @@ def evaluate(
     left = cast(dict[str, Any], options)
     shown = fitted("progress", left.pop("progress", True), bool)
     store = fitted("store", left.pop("store", None), Location | None) or cache_directory() / "reads"
-    given = UserInputs(
+    inputs = UserInputs(
         queries,
         passages,
         runs,
@@ -114,36 +114,35 @@ def evaluate(
         outputs=some_outputs(left.pop("outputs", None)),
         ignore_identical_ids=fitted(_IGNORES, left.pop(_IGNORES, False), bool),
         limit=fitted("limit", left.pop("limit", None), Positive | None),
-        tables={name: one for name in input_tables() if (one := left.pop(name, None)) is not None},
+        tables={n: table for n in input_tables() if (table := left.pop(n, None)) is not None},
     )
-    settings = _settings(reader, metric, annotators, k, given.outputs is not None, left)
-    refuse_lacking_tables(settings, given.tables)
-    _refuse_unused(settings, given)
-    named = name_files(given.files(settings))
+    settings = _settings(reader, metric, annotators, k, inputs.outputs is not None, left)
+    refuse_lacking_tables(settings, inputs.tables)
+    _refuse_unused(settings, inputs.tables)
+    named = name_files(inputs.files(settings))
     with progress(shown=shown) as on_progress:
         context = Context(store=store, on_progress=on_progress, on_event=_LOG.info)
-        return Result.of(_evaluated(given, settings, context), named)
+        return Result.of(_evaluated(inputs, settings, context), named)
 
 
-def _evaluated(given: UserInputs, settings: Settings, context: Context) -> Evaluation:
+def _evaluated(inputs: UserInputs, settings: Settings, context: Context) -> Evaluation:
     """The evaluation of inputs in memory, or cut into a folder of the store if they are files too large for that."""
-    files = given.files(settings)
-    if files is None and settings.running.shard_pairs:
-        given_as = f"`shard_pairs` {settings.running.shard_pairs}"
-        problem = f"{given_as} with tables in memory, which are held already"
+    files = inputs.files(settings)
+    k, requested = settings.ranking.k, settings.running.shard_pairs
+    if files is None and requested:
+        problem = f"`shard_pairs` {requested} with tables in memory, which are held already"
         raise InputError(problem, "give files, or leave it out", "python.tables")
-    k, wanted = settings.ranking.k, settings.running.shard_pairs
-    pairs = shard_pairs(files, wanted, k=k) if files is not None else 0
+    pairs = shard_pairs(files, requested, k=k) if files is not None else 0
     if files is None or not pairs:
-        held = InMemoryInputs(inputs_of(given, settings))
-        (evaluation,), _ = evaluate_shards(held, [settings], context)
+        in_memory = InMemoryInputs(inputs_of(inputs, settings))
+        (evaluation,), _ = evaluate_shards(in_memory, [settings], context)
         return evaluation
     folder = folder_at(context.store) / SHARDS
     cut = partial(partition, files, folder / "inputs", k=k, pairs_per_shard=pairs)
     shards = beside_ray(cut, settings.running.pool())
     with contextlib.ExitStack() as last:
-        kept = all(own.is_kept for own in settings.reader.functions)
-        unknown = settings.has_functions or not kept
+        are_kept = all(own.is_kept for own in settings.reader.functions)
+        unknown = settings.has_functions or not are_kept
         # The next evaluation removes a killed process's files there.
         if unknown and isinstance(folder.at, Path):
             folder = folder_at(last.enter_context(temporary_directory(folder.at / "once")))
@@ -183,66 +182,47 @@ def _settings(
     return replace(settings, reader=called)
 
 
-def _refuse_unused(settings: Settings, given: UserInputs) -> None:
-    in_use = {one.needs_input.name for one in settings.resolved.annotators if one.needs_input}
-    if unused := [name for name in given.tables if name not in in_use]:
+def _refuse_unused(settings: Settings, tables: Mapping[str, Any]) -> None:
+    in_use = {a.needs_input.name for a in settings.resolved.annotators if a.needs_input}
+    if unused := [name for name in tables if name not in in_use]:
         problem = f"`{unused[0]}` without an annotator that needs it"
         raise InputError(problem, "add one to `annotators`, or leave it out", "settings.annotator")
 
 
 @contextlib.contextmanager
 def progress(*, shown: bool) -> Iterator[Progress]:
-    """A function that receives the numbers of reads done and wanted, and shows them."""
-    display = _notebook() if shown else None
-    if display is not None:
-        yield _Line(display)
+    """A function that receives the numbers of reads done and requested, and shows them."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shown and type(shell).__name__ == "ZMQInteractiveShell":
+        yield _NotebookLine(importlib.import_module("IPython.display").display)
     elif shown and sys.stderr.isatty():
-        with _bar() as on_progress:
-            yield on_progress
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("reading", total=None)
+            yield lambda count, total: bar.update(task, completed=count, total=total)
     else:
-        yield lambda done, total: None
+        yield lambda count, total: None
 
 
-@contextlib.contextmanager
-def _bar() -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _notebook() -> Any:
-    module = sys.modules.get("IPython")
-    shell = module.get_ipython() if module is not None else None
-    if type(shell).__name__ != "ZMQInteractiveShell":
-        return None
-    return importlib.import_module("IPython.display").display
-
-
-class _Line:
+class _NotebookLine:
     """A line of a notebook's output, which is replaced as reads are done."""
 
     def __init__(self, display: Any) -> None:
         self._display, self._handle = display, None
 
-    def __call__(self, done: int, total: int) -> None:
-        shown = _ShownProgress(done, total)
+    def __call__(self, count: int, total: int) -> None:
+        self._count, self._total = count, total
         if self._handle is None:
-            self._handle = self._display(shown, display_id=True)
+            self._handle = self._display(self, display_id=True)
         else:
-            self._handle.update(shown)
-
-
-class _ShownProgress:
-    def __init__(self, done: int, total: int) -> None:
-        self._done, self._total = done, total
+            self._handle.update(self)
 
     def __repr__(self) -> str:
-        return f"reading: {self._done}/{self._total} LLM calls"
+        return f"reading: {self._count}/{self._total} LLM calls"
 
     def _repr_html_(self) -> str:
-        return f'<progress value="{self._done}" max="{self._total}"></progress> {self!r}'
+        return f'<progress value="{self._count}" max="{self._total}"></progress> {self!r}'
