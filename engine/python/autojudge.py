@@ -45,15 +45,16 @@ class Judge:
         self, rag_responses: Any, rag_topics: Any, llm_config: Any, nugget_banks: Any = None, **settings: Any
     ) -> base.Qrels:  # fmt: skip
         """The grades; an InputError if a text is missing, or a label is not a whole number and there is no scale."""
-        given = self.settings | settings
-        options = {name: given[name] for name in given.keys() - _UNUSED}
+        settings = self.settings | settings
+        options = {name: settings[name] for name in settings.keys() - _UNUSED}
         if llm_config is not None and "reader" not in options:
             options |= {"reader": f"openai:{llm_config.model}", "base_url": llm_config.base_url}
         nuggets = None if options.get("answers") else nugget_banks
-        queries = {key: row for one in rag_topics for key, row in _queries(one, nuggets)}
+        queries = {key: row for topic in rag_topics for key, row in _queries(topic, nuggets)}
         texts = {row[_TOPIC]: dict[str, str]() for row in queries.values()}
-        for report in (one for one in rag_responses if one.metadata.topic_id in texts):
-            texts[report.metadata.topic_id] |= _documents(report)
+        for report in rag_responses:
+            if (topic := report.metadata.topic_id) in texts:
+                texts[topic] |= _documents(report)
         run = [  # a single one: comparing a hundred takes longer than labelling
             {QUERY_ID: key, DOC_ID: name, TEXT: text, RANK: rank}
             for key, row in queries.items()
@@ -62,19 +63,21 @@ class Judge:
         most = max(map(len, texts.values()), default=1)
         result = evaluate(queries, None, run, k=most, end_to_end=False, **options)
         labels: dict[Any, list[float]] = {}
-        for key, found in result.qrels().items():
-            for name, label in found.items():
+        for key, by_name in result.qrels().items():
+            for name, label in by_name.items():
                 labels.setdefault((queries[key][_TOPIC], name), []).append(label)
-        grades = {of: grade(fmean(own), given.get("scale", 0)) for of, own in labels.items()}
-        return base.Qrels([base.QrelRow(*of, own) for of, own in grades.items()])
+        scale = settings.get("scale", 0)
+        return base.Qrels(
+            [base.QrelRow(*pair, grade(fmean(own), scale)) for pair, own in labels.items()]
+        )
 
     def judge(
         self, rag_responses: Any, rag_topics: Any, llm_config: Any, nugget_banks: Any = None, qrels: Any = None,
         **more: Any,
     ) -> base.Leaderboard:  # fmt: skip
         """The label of each response, RESPONSE, and the mean label of the passages that it cites, CITED (0 without)."""
-        topics = [one.request_id for one in rag_topics]
-        reports = [one for one in rag_responses if one.metadata.topic_id in topics]
+        topics = [topic.request_id for topic in rag_topics]
+        reports = [report for report in rag_responses if report.metadata.topic_id in topics]
         qrels = qrels or self.create_qrels(reports, rag_topics, llm_config, nugget_banks, **more)
         scale = (self.settings | more).get("scale") or 1
         labels = {(row.topic_id, row.doc_id): row.grade / scale for row in qrels.rows}
@@ -91,19 +94,20 @@ def _queries(topic: Any, nuggets: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """The questions of a topic's nuggets that have answers, with ids; without any, its title."""
     name = topic.request_id
     bank = getattr(nuggets.banks.get(name), "nugget_bank", None) if nuggets else None
-    asked = [one for one in (bank or {}).values() if one.answers]
-    for number, one in enumerate(asked):
-        answers = [own.answer for own in one.answers.values()]
-        yield f"{name}/{number}", {QUERY: one.question, ANSWERS: answers, _TOPIC: name}
-    if not asked:
+    answered = [nugget for nugget in (bank or {}).values() if nugget.answers]
+    for number, nugget in enumerate(answered):
+        answers = [own.answer for own in nugget.answers.values()]
+        yield f"{name}/{number}", {QUERY: nugget.question, ANSWERS: answers, _TOPIC: name}
+    if not answered:
         yield name, {QUERY: topic.title, _TOPIC: name}
 
 
 def _documents(report: Any) -> dict[str, str]:
     """The texts of a response and of the passages that it cites, by their names."""
-    text, held = report.get_report_text(), report.documents or {}
-    cited = [name for one in report.get_sentences_with_citations() for name in one.citations or ()]
-    for name in (name for name in cited if name not in held):
-        problem = f"the response cites {quoted(name)}, and its `documents` lack it"
+    text, documents = report.get_report_text(), report.documents or {}
+    sentences = report.get_sentences_with_citations()
+    cited = [name for sentence in sentences for name in sentence.citations or ()]
+    if lacking := [name for name in cited if name not in documents]:
+        problem = f"the response cites {quoted(lacking[0])}, and its `documents` lack it"
         raise InputError(problem, "add the text", "autojudge.text", path=report.metadata.run_id)
-    return {base.doc_id_md5(text): text} | {name: held[name].get_text() for name in cited}
+    return {base.doc_id_md5(text): text} | {name: documents[name].get_text() for name in cited}

@@ -25,29 +25,29 @@ MetricChoice = str | Metric | Callable[[str, list[str]], float]
 AnnotatorChoice = str | Annotator | Callable[[str, list[str], str, str], float]
 
 
-def metric_of(given: MetricChoice) -> str | Metric:
-    part, name = _part("metrics", given, METRICS)
+def metric_of(choice: MetricChoice) -> str | Metric:
+    part, name = _part("metrics", choice, METRICS)
     if isinstance(part, Metric) or not callable(part):
         return part  # settings refuse an invalid one
     return metric_from_function(part, name, code=code_of(part).who)
 
 
-def annotator_of(given: AnnotatorChoice) -> str | Annotator:
-    part, name = _part("annotators", given, ANNOTATORS)
+def annotator_of(choice: AnnotatorChoice) -> str | Annotator:
+    part, name = _part("annotators", choice, ANNOTATORS)
     return from_function(name or name_of(part), part) if callable(part) else part
 
 
-def reader_of(given: ReaderChoice) -> str | ReaderFunction:
-    part, name = _part("readers", given, (BUNDLED, BUNDLED_FID))
+def reader_of(choice: ReaderChoice) -> str | ReaderFunction:
+    part, name = _part("readers", choice, (BUNDLED, BUNDLED_FID))
     is_function = callable(part) or isinstance(part, ReaderFunction)
     return reader_function(part, name) if is_function else part
 
 
-def _part(kind: str, given: Any, known: Collection[str]) -> tuple[Any, str | None]:
+def _part(kind: str, choice: Any, known: Collection[str]) -> tuple[Any, str | None]:
     """The part itself or the part of that name, and its name in a package."""
-    if not isinstance(given, str) or given in known:
-        return given, None
-    if is_named(given):
-        return load_named(given), None
-    part = provided(kind, given)
-    return (given, None) if part is None else (part, given)
+    if not isinstance(choice, str) or choice in known:
+        return choice, None
+    if is_named(choice):
+        return load_named(choice), None
+    part = provided(kind, choice)
+    return (choice, None) if part is None else (part, choice)

@@ -39,13 +39,12 @@ class Labels(pt.Transformer):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """The results with these columns."""
-        pt.validate.columns(
-            inp, includes=[*_LABELS[:2], *["query", "text"] * (self.labels is None)]
-        )
-        kept = inp.drop(columns=[LABEL, "downstream"], errors="ignore")
-        for table in self._evaluated(kept) if self.labels is None else [self.labels[_LABELS]]:
-            kept = kept.merge(table, "left", on=[*table.columns[:-1]])
-        return kept
+        texts = ["query", "text"] if self.labels is None else []
+        pt.validate.columns(inp, includes=[*_LABELS[:2], *texts])
+        results = inp.drop(columns=[LABEL, "downstream"], errors="ignore")
+        for table in self._evaluated(results) if self.labels is None else [self.labels[_LABELS]]:
+            results = results.merge(table, "left", on=[*table.columns[:-1]])
+        return results
 
     def _evaluated(self, results: pd.DataFrame) -> list[pd.DataFrame]:
         from engine.python.evaluate import evaluate  # not when PyTerrier starts
@@ -70,10 +69,10 @@ def qrels(*labels: Any, annotator: str = "erag", scale: int = 0) -> pd.DataFrame
     """
     from engine.sources.runs.export import grade
 
-    frames = [
-        one if isinstance(one, pd.DataFrame) else one.filter(annotator=annotator).to_pandas()
-        for one in labels
-    ]
-    frames = [one.rename(columns={QUERY_ID: "qid", DOC_ID: "docno"})[_LABELS] for one in frames]
+    frames = []
+    for frame in labels:
+        if not isinstance(frame, pd.DataFrame):
+            frame = frame.filter(annotator=annotator).to_pandas()
+        frames.append(frame.rename(columns={QUERY_ID: "qid", DOC_ID: "docno"})[_LABELS])
     frame = pd.concat(frames).dropna().drop_duplicates(_LABELS[:2], ignore_index=True)
     return frame.assign(label=[grade(label, scale) for label in frame[LABEL]])

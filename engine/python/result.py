@@ -118,21 +118,21 @@ class Result:
         Raises:
             InputError: there is no table of that name.
         """
-        held, folder = self.findings.held, self.findings.folder
+        in_memory, folder = self.findings.held, self.findings.folder
         parts = self.evaluation.parts if self.evaluation else None
         if self.evaluation and parts and name in parts.tables:
             # A trace may have extra columns, which some shards lack.
             return pl.concat(parts.table(name, self.evaluation.shards.shards), how="diagonal")
-        if not held and (place := self.findings.whole(name)).is_dir():
+        if not in_memory and (place := self.findings.whole(name)).is_dir():
             files = (read_parquet(place / part) for part in delivered(folder_at(place)))
             return pl.concat(files, how="diagonal")
         if name in (*TABLES, *STATISTICS):
             return self.findings.table(name)
-        further = {file.stem for file in folder.glob("*.parquet")} if not held else held.keys()
+        further = in_memory.keys() or {file.stem for file in folder.glob("*.parquet")}
         if name not in further:
             listed = ", ".join(dict.fromkeys((*TABLES, *STATISTICS, *sorted(further))))
             raise InputError(f"no table is called {name!r}", f"use one of {listed}", "result.table")
-        return held[name] if held else read_parquet(self.findings.whole(name))
+        return in_memory[name] if in_memory else read_parquet(self.findings.whole(name))
 
     def leaderboard(self) -> pl.DataFrame:
         """The runs, the best one first.
@@ -200,24 +200,21 @@ class Result:
         Raises:
             InputError: two figures would have one name.
         """
-        figures: list[tuple[tuple[str, ...], Any]] = [
-            ((row[RUN], "end_to_end"), row[VALUE]) for row in self.summary["end_to_end"]
-        ]
-        figures += [
-            ((row[RUN], row[ANNOTATOR], row[MEASURE]), row[VALUE]) for row in self.summary["means"]
-        ]
+        figures = [(f"{row[RUN]}/end_to_end", row[VALUE]) for row in self.summary["end_to_end"]]
+        for row in self.summary["means"]:
+            figures.append((f"{row[RUN]}/{row[ANNOTATOR]}/{row[MEASURE]}", row[VALUE]))
         for row in self.correlations.iter_rows(named=True):
-            place = row[RUN], row[ANNOTATOR], row[MEASURE]
-            figures += [((*place, of), row[of]) for of in (TAU, RHO)]
-        found: dict[str, float] = {}
-        for parts, value in figures:
-            name = _NOT_IN_NAMES.sub("_", "/".join(parts))
-            if name in found:
+            cell = f"{row[RUN]}/{row[ANNOTATOR]}/{row[MEASURE]}"
+            figures += [(f"{cell}/{statistic}", row[statistic]) for statistic in (TAU, RHO)]
+        metrics: dict[str, float] = {}
+        for place, value in figures:
+            name = _NOT_IN_NAMES.sub("_", place)
+            if name in metrics:
                 problem = f"two figures are called {name}"
                 raise InputError(problem, "give the runs other names", "result.ambiguous")
             if value is not None and math.isfinite(value):
-                found[name] = float(value)
-        return found
+                metrics[name] = float(value)
+        return metrics
 
     def qrels(
         self, annotator: str | None = None, *, scale: int = 0, path: str | Path | None = None
@@ -239,7 +236,7 @@ class Result:
         if name not in names:
             problem = f"no annotator is called {quoted(name)}"
             raise InputError(problem, f"use one of {', '.join(names)}", "result.annotator")
-        found: dict[str, dict[str, float]] = {}
+        qrels: dict[str, dict[str, float]] = {}
         labels = pl.concat(of_scored([self.labels], self.scores))
         labels = labels.filter(pl.col(ANNOTATOR) == name).select(QUERY_ID, DOC_ID, LABEL)
         if fitted("scale", scale, Natural):
@@ -250,8 +247,8 @@ class Result:
             write_qrels(labels, path, stated)
         whole = bool((labels[LABEL] == labels[LABEL].round()).all())
         for query_id, doc_id, label in labels.iter_rows():
-            found.setdefault(query_id, {})[doc_id] = int(label) if whole else label
-        return found
+            qrels.setdefault(query_id, {})[doc_id] = int(label) if whole else label
+        return qrels
 
     def _stated(self, scale: int, path: str | Path | None) -> str:
         """A scale of labels and the thresholds of the measures by it, in one word."""
@@ -259,10 +256,11 @@ class Result:
             remedy = "write TREC text, as in labels.txt"
             raise InputError("cannot state `scale`", remedy, "result.scaleless", path=path)
         measures = parse_measures(" ".join(self.findings.configuration["measures"]))
-        rels = sorted({Fraction(repr(one.rel)) for one in measures if one.rel is not None})
-        for rel in (one for one in rels if (one * scale).denominator > 1):
-            problem = f"`scale` {scale} makes no whole number of the threshold {float(rel):g}"
-            raise InputError(problem, f"use a multiple of {rel.denominator}", "result.scale")
+        rels = sorted({Fraction(repr(own.rel)) for own in measures if own.rel is not None})
+        for rel in rels:
+            if (rel * scale).denominator > 1:
+                problem = f"`scale` {scale} makes no whole number of the threshold {float(rel):g}"
+                raise InputError(problem, f"use a multiple of {rel.denominator}", "result.scale")
         return ",".join([f"scale={scale}", *(f"rel={float(r):g}:{r * scale}" for r in rels)])
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
@@ -290,8 +288,9 @@ class Result:
                 digests = dict(self.evaluation.sha256) or inputs.sha256
                 runs = self.evaluation.means[RUN].n_unique()
                 refuse_another(directory, vary(settings, Sweep()), digests, runs=runs)
-            found = results.write_results(self.evaluation, dict(self.files or {}), directory)
-            remake.make_page(found, directory)
+            files = dict(self.files or {})
+            findings = results.write_results(self.evaluation, files, directory)
+            remake.make_page(findings, directory)
 
     def report(self, path: str | Path) -> Path:
         """Write a report for people.
@@ -311,7 +310,7 @@ class Result:
         if path.suffix == ".md":
             # No costs: they differ between repetitions of an evaluation.
             grids = overview.overview_grids(self.findings)
-            write_text(self._markdown([one for one in grids if one.name != "costs"]), path)
+            write_text(self._markdown([grid for grid in grids if grid.name != "costs"]), path)
             return path
         if path.suffix in (".html", ".htm"):
             with tempfile.TemporaryDirectory() as folder:
