@@ -127,7 +127,7 @@ def read(
     made = MadePlans([ReadPlan(reads=plan, wanted=plan.height)])
     made = made.sized(min(backend.actors, plan.height), backend.gpu, False)
     if unit:
-        made = MadePlans([replace(made.made[0], least=unit, first=unit, most=unit)])
+        made = MadePlans([replace(made.by_role[0], least=unit, first=unit, most=unit)])
     results = []
 
     def kept() -> Any:

@@ -202,7 +202,7 @@ def specify_jobs(
     jobs: list[Job] = []
     pool, how = settings.running.pool(), (settings.reader, settings.running, settings.api)
     for ask in asks:
-        spec, prompt = specify_asked(ask, *how, on_event, asked=executor is None)
+        spec, prompt = specify_asked(ask, *how, on_event, reads=executor is None)
         if executor is None and spec.is_reproducible:
             if refuse_gpus := ENGINES[spec.engine].refuse_gpus:
                 spec = replace(spec, gpus=max(1, int(pool.gpus_per_actor or 1)))

@@ -97,7 +97,7 @@ def wanted_of(run: Run, job: Job, shard: Sequence[EvaluationInputs]) -> pl.DataF
     return job.wanted(distinct, deepest.queries, deepest.corpus)
 
 
-# Columns of a plan on its origin: the pass over the shards (``store.Listing.made``), whether a read is stored or done
+# Columns of a plan on its origin: the pass over the shards (``store.Listing.uid``), whether a read is stored or done
 # by another job, the damaged files of the store, and whether the plan is the last of its shard.
 _PASS, _STORED, _DAMAGED, _LAST = "pass", "stored", "damaged", "last"
 # Failed reads, by key: the query's id, and the reason.
@@ -198,7 +198,7 @@ class ShardPlans:
             return reads.filter(pl.col(OUTPUT).is_not_null())
 
         lists = asked(run, job, inputs, 0)
-        if before is not None and before[_PASS].first() == self.listings[role].made:
+        if before is not None and before[_PASS].first() == self.listings[role].uid:
             lists = lists.unique(IDENTITY, maintain_order=True)
             lists = lists.join(before, on=IDENTITY, how="semi", maintain_order="left")
             return wanted(lists), bool(before[_LAST].first())
@@ -224,8 +224,8 @@ class ShardPlans:
         last: bool,
     ) -> pl.DataFrame:
         parts, name = self.run.parts[0], plan_name(self.run, self.run.jobs[self.places[role]])
-        before, made = parts.plan(name, shard), self.listings[role].made
-        if before is not None and before[_PASS].first() == made:
+        before, uid = parts.plan(name, shard), self.listings[role].uid
+        if before is not None and before[_PASS].first() == uid:
             return before
         known = self._stored_reads(role, identified, self.run.shards.shards[shard].span)
         # Failed reads of earlier rounds are not read again.
@@ -233,7 +233,7 @@ class ShardPlans:
         stored = pl.concat([known.reads[READ_KEY], failed, *(reads[READ_KEY] for reads in earlier)])
         plan = identified.with_columns(
             pl.col(READ_KEY).is_in(stored.implode()).alias(_STORED),
-            pl.lit(made).alias(_PASS),
+            pl.lit(uid).alias(_PASS),
             pl.lit(last).alias(_LAST),
             pl.lit(list(known.damaged), pl.List(pl.String)).alias(_DAMAGED),
         )

@@ -130,12 +130,12 @@ class Readers:
         places = [run.place(reads.job) for reads in group]
         specs, api = [reads.job.spec for reads in group], run.conditions[0].api
         local = self.context.host(specs, places, api, self.context.executor)
-        if made is not None and not any(plan.reads.height for plan in made.made):
+        if made is not None and not any(plan.reads.height for plan in made.by_role):
             return local, totals  # nothing to read: no actors
         backend = backend_for(
             run.conditions[0].running.pool(),
             local,
-            size=sum(int(plan.reads.estimated_size()) for plan in made.made) if made else 0,
+            size=sum(int(plan.reads.estimated_size()) for plan in made.by_role) if made else 0,
             folders=() if run.is_held else (run.unkept, run.store),
             on_event=self.context.on_event,
             totals=totals,
@@ -161,7 +161,8 @@ def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
     planned = [readers.plans(run, group, shards, None) if run.is_held else None for group in groups]
     made = [plans.made() if plans else None for plans in planned]
     backends = [readers.backend(run, *of) for of in zip(groups, made, strict=True)]
-    progress = _Progress(run, shards, all_reads, [p for plans in made if plans for p in plans.made])
+    shard_plans = [plan for plans in made if plans for plan in plans.by_role]
+    progress = _Progress(run, shards, all_reads, shard_plans)
     scoring = _Scorer(run, on_ray=not run.is_held and any(b.on_ray for b, _ in backends))
     if all_reads:
         context.on_progress(*progress.reached)

@@ -96,7 +96,7 @@ def identified(
     if function is not None:
         now = code_of(function)._asdict()
     elif spec.api is not None:
-        now = {"who": spec.api.named, "server": spec.api.server, "said": spec.api.said}
+        now = {"who": spec.api.named, "server": spec.api.server, "said": spec.api.trial_answer}
     spec = replace(spec, renewals=latest, about=_record(**now) if now else "")
     return spec if reread else _compared(spec, place, now)
 

@@ -210,18 +210,18 @@ class Plans(Protocol):
 class MadePlans:
     """The plans of the only shard, one per role, made by the driver, which holds the inputs."""
 
-    made: Sequence[ReadPlan]
+    by_role: Sequence[ReadPlan]
     shards: tuple[int, ...] = (0,)
 
     def __call__(self, shard: int, role: int) -> ReadPlan:
-        return self.made[role]
+        return self.by_role[role]
 
     def sized(self, actors: int, gpu: bool, alone: bool) -> MadePlans:
         """The plans with units for so many actors, which shrink towards the end of the last one."""
-        actors = max(1, min(actors, sum(plan.reads.height for plan in self.made)))
-        total = sum(plan.size for plan in self.made)
+        actors = max(1, min(actors, sum(plan.reads.height for plan in self.by_role)))
+        total = sum(plan.size for plan in self.by_role)
         size = unit_tokens(total, actors=actors, gpu=gpu, alone=alone)
-        *others, last = (replace(plan, least=size, first=size, most=size) for plan in self.made)
+        *others, last = (replace(plan, least=size, first=size, most=size) for plan in self.by_role)
         return MadePlans([*others, replace(last, sharing=actors)])
 
 

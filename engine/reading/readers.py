@@ -67,12 +67,12 @@ def specify_asked(
     api: ApiSettings,
     on_event: OnEvent,
     *,
-    asked: bool,
+    reads: bool,
 ) -> tuple[ReaderSpec, Prompt]:
     """The specification of a reader and its prompt; the default engine is vLLM if the reading machines have it.
 
     Args:
-        asked: whether the reader itself reads, and no executor in its place.
+        reads: whether the reader itself reads, and no executor in its place.
 
     Raises:
         InputError: the reader cannot be used, or must score texts and cannot.
@@ -80,12 +80,12 @@ def specify_asked(
     if own := reader.own(ask.model):
         spec, prompt = specify_function(own, ask)
     elif is_api(ask.model):
-        spec, prompt = specify_api(ask, api, tried=asked)
+        spec, prompt = specify_api(ask, api, tried=reads)
     else:
         model, pool, engine = weights.resolve(ask.model), running.pool(), reader.engine
         is_causal = model.architecture == "causal"
         if engine == "auto":  # nodes are queried only if it matters
-            on_vllm = asked and is_causal and reading_on_vllm(pool, on_event)
+            on_vllm = reads and is_causal and reading_on_vllm(pool, on_event)
             engine = "vllm" if on_vllm else "transformers"
         # Decoder-only readers have the same prompt for one passage, however whole lists are read.
         usual = "in-prompt" if is_causal else reader.augmentation
@@ -96,7 +96,7 @@ def specify_asked(
             augmentation=ask.augmentation or usual,
             task=ask.task,
             prompt=ask.prompt,
-            dtype=reader.dtype or (reading_dtype(pool, on_event) if asked else None),
+            dtype=reader.dtype or (reading_dtype(pool, on_event) if reads else None),
             memory=running.memory,
             gpu=on_gpu and reads_on_gpus(pool),
             engine=engine,

@@ -226,11 +226,11 @@ class StoredReads(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """One reader's files in a store, listed once for many calls of ``find``; ``made`` identifies the listing."""
+    """One reader's files in a store, listed once for many calls of ``find``; ``uid`` identifies it."""
 
     folder: Folder
     names: tuple[str, ...]
-    made: str
+    uid: str
 
     def within(self, span: Range, came: Iterable[str] = ()) -> Listing:
         """Only the files that may have reads of queries in these buckets, and the newer files ``came``."""
@@ -411,14 +411,14 @@ class _Changes:
 
 
 @lru_cache(maxsize=20)
-def _changes(made: str) -> _Changes:
-    """The changes of one of the last few listings, by ``Listing.made``."""
+def _changes(uid: str) -> _Changes:
+    """The changes of one of the last few listings, by ``Listing.uid``."""
     return _Changes()
 
 
 def _each(listing: Listing, span: Range, gone: set[str]) -> Iterator[str]:
     """The files that may have reads of a span; newer files too once the caller adds a file to ``gone``."""
-    changes, names, seen = _changes(listing.made), {*listing.within(span).names}, set[str]()
+    changes, names, seen = _changes(listing.uid), {*listing.within(span).names}, set[str]()
     if changes.newer is not None and not names.isdisjoint(changes.gone):
         names.update(changes.newer.within(span).names)
     names -= changes.gone

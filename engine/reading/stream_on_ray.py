@@ -92,7 +92,7 @@ class OnRay:
         local, pool, is_held = self._local, self._pool, isinstance(plans, MadePlans)
         limits, ended, refused, bound = limits_of(local.bounds), 0, False, ""
         if isinstance(plans, MadePlans):
-            pool = pool.at_most(units := sum(len(list(plan.units())) for plan in plans.made))
+            pool = pool.at_most(units := sum(len(list(plan.units())) for plan in plans.by_role))
         if not is_held or units:
             limits.require()
         folder = tempfile.TemporaryDirectory(prefix="erag-units-")

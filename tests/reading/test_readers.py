@@ -124,7 +124,7 @@ def test_what_the_table_says_that_an_engine_cannot_do_is_refused(row, words, mon
     object.__setattr__(settings, "engine", "mine")
     with pytest.raises(InputError) as caught:
         readers.specify_asked(
-            ask, settings, RunningSettings(), ApiSettings(), lambda line: None, asked=True
+            ask, settings, RunningSettings(), ApiSettings(), lambda line: None, reads=True
         )
     assert words in str(caught.value)
 

@@ -226,7 +226,7 @@ class ApiSpec:
         server: the server's own fingerprint; empty if it reports none.
         refused: unsupported parameters, which are not sent.
         named: the model that the answer to the trial names; empty if it names none.
-        said: the answer to a greedy trial; else empty.
+        trial_answer: the answer to a greedy trial; else empty.
         former: host and fingerprint that identified the server in earlier versions; None for its address.
         opened: whether answers hold only the end of a thought, because the server's template writes its beginning.
         thought: observed begin and end of thoughts if the prompt's differ; else None.
@@ -247,7 +247,7 @@ class ApiSpec:
     cut: int | None = None
     trial_tokens: int = 0
     named: str = ""
-    said: str = ""
+    trial_answer: str = ""
     former: tuple[str, str] | None = None
 
     @property

@@ -150,7 +150,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
         trial,
         server=answer.server,
         named=answer.model,
-        said="" if "temperature" in trial.refused else text[:200],
+        trial_answer="" if "temperature" in trial.refused else text[:200],
         opened=opened,
         cut=needed if is_cut else None,
         thought=None if tags == template.thought else tags,
