@@ -41,11 +41,7 @@ def questions(name: QuestionSet) -> Path:
 
 
 def require_for_demo() -> None:
-    """Check that all packages of the demo are installed, before it starts.
-
-    Raises:
-        InputError: a package is missing; the remedy is one command that installs all missing ones.
-    """
+    """Check that all packages of the demo are installed; one command that installs the rest is in the InputError."""
     used = {"articles": ["mwparserfromhell"], "local": [], "retrieval": ["pyserini"]}
     absent = {extra: missing(extra, *modules) for extra, modules in used.items()}
     extras = [extra for extra in absent if absent[extra]]

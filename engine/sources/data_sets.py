@@ -29,9 +29,7 @@ def records_of(place: str | Path, kind: Kind) -> Iterator[dict[str, Any]]:
     """Yield the queries, passages or judgments of a data set.
 
     A Hugging Face data set with several configurations or splits is named with these; a split holds one kind of rows.
-
-    Raises:
-        InputError: the library is not installed, or there is no such data set on this machine.
+    An InputError says that the library is not installed, or that the data set is not on this machine.
     """
     name = str(place)
     if name.startswith(IRDS):

@@ -75,11 +75,8 @@ def count_strangers(
 ) -> int:
     """Number of distinct ids that are not among the known ones.
 
-    Args:
-        what: phrase for the error, with ``{}`` for the number of known ids: ``judges none of the {} [query|queries]``.
-
-    Raises:
-        InputError: no id is known; names an example from both.
+    If no id is known, an InputError names an example from both; ``what`` is its phrase, with ``{}`` for the number of
+    known ids: ``judges none of the {} [query|queries]``.
     """
     others = ids.filter(~ids.is_in(known.implode())).unique()
     what = agreeing(len(known), what.format(len(known)))

@@ -131,10 +131,8 @@ def read_squad(path: Location) -> Iterator[tuple[Article, list[dict[str, Any]]]]
 
     So a passage never crosses contexts. An article's name is the title of its entry in ``data``, else the entry's
     number, counted from 0; all passages of an entry are gold for its questions. Its page id is ``file-entry.context``:
-    the file's name without suffixes, and both numbers, so that parts of a data set can form a corpus.
-
-    Raises:
-        InputError: not such a document; if its JSON is broken, the error names the line.
+    the file's name without suffixes, and both numbers, so that parts of a data set can form a corpus. An InputError
+    says that the document is none, with the line of broken JSON.
     """
     fault = partial(InputError, path=path)
     document = records.read_json_document(path, "a SQuAD document")
@@ -171,11 +169,8 @@ def raw_pages(
     """Yield (line number from 1, unparsed ``<page>…</page>``) of a dump.
 
     Text between pages and pages without an end tag are bad records. A page has ``largest`` bytes at most (Wikipedia's
-    largest have 2 MB, with their full history gigabytes); ``block`` bytes are read at a time.
-
-    Raises:
-        InputError: the file is missing, is not a MediaWiki dump, is truncated, or has more bad records than
-            ``skip`` tolerates.
+    largest have 2 MB, with their full history gigabytes); ``block`` bytes are read at a time. An InputError says that
+    the file is missing, no dump or cut short, or has more bad records than ``skip`` tolerates.
     """
     path = locations.require_file(path, _DUMP)
     remedy = f"give {_DUMP}"
@@ -279,10 +274,8 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
     """The files of the sources, in their order.
 
     A directory stands for its ``corpus.jsonl`` (BEIR), else for its files with a known suffix (``.xml``, ``.jsonl``,
-    ``.json``, also packed as ``.gz`` or ``.bz2``, and ``.parquet``), ordered by name.
-
-    Raises:
-        InputError: no such file, or a directory without known files.
+    ``.json``, also packed as ``.gz`` or ``.bz2``, and ``.parquet``), ordered by name. An InputError refuses a missing
+    file, and a directory without known ones.
     """
     files: list[Location] = []
     for source in map(locations.locate, sources):
@@ -373,11 +366,7 @@ def parse_chunk(
 
 
 def read_source(path: Location, *, skip_bad: int | SkipBad = 0) -> Iterator[Article]:
-    """Yield the articles of a file or directory of any layout.
-
-    Raises:
-        InputError: the source cannot be read, or has more bad records than tolerated.
-    """
+    """Yield the articles of a file or directory of any layout; an InputError if more records are bad than tolerated."""
     skip = tolerance(skip_bad)
     for file in source_files([path]):
         for chunk in article_chunks(file, skip=skip):

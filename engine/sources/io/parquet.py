@@ -79,14 +79,11 @@ class ParquetTable:
 def open_parquet(
     path: Location, *, in_parts: bool = False, content: bytes | None = None
 ) -> Iterator[ParquetTable]:
-    """Open an untrusted Parquet file for reading in batches, in constant memory.
+    """Open an untrusted Parquet file for reading in batches, in constant memory; an InputError if it is damaged.
 
     Args:
         in_parts: whether only a part will be read, so that no more should be fetched from an address.
         content: its bytes, if they are in memory.
-
-    Raises:
-        InputError: the file is not Parquet, or is damaged.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -37,11 +37,7 @@ class SkipBad:
         self.first: list[InputError] = []
 
     def tolerate(self, error: InputError) -> None:
-        """Count the record that ``error`` is about.
-
-        Raises:
-            InputError: that error, if there were ``limit`` bad records before.
-        """
+        """Count the record that ``error`` is about; raises that error if there were ``limit`` bad records before."""
         if self.count >= self.limit:
             if not self.limit:
                 raise error from None
@@ -291,11 +287,8 @@ def read_json_records(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number from 1, object) of a JSONL file, or of a JSON array, by the first character.
 
-    An array is read as a whole text, and parsed an object at a time.
-
-    Raises:
-        InputError: as ``read_json_lines``, also for items of an array that are no objects; broken JSON in an array is
-            never tolerated, since the next item's start is unknown.
+    An array is read as a whole text, and parsed an object at a time. ``skip`` tolerates items that are no objects, and
+    never broken JSON, as the next item's start is unknown.
     """
     try:
         is_array = start_of(path, what)[:1] == b"["
@@ -393,11 +386,9 @@ def read_settings(
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """The values of a YAML text by key, texts, None for null, or lists of both; and the keys' lines.
 
-    An empty text has no settings. It begins in ``first_line`` of the file.
-
-    Raises:
-        InputError: broken YAML, a duplicate key or one that is not a text, a value that is neither a scalar nor a list
-            of scalars, or an unquoted value that YAML takes for something else.
+    An empty text has no settings. It begins in ``first_line`` of the file. An InputError refuses broken YAML, a
+    duplicate key or one that is not a text, a value that is neither a scalar nor a list of scalars, and an unquoted
+    value that YAML takes for something else.
     """
 
     def fault(problem: str, at: int, remedy: str = _SETTINGS) -> InputError:

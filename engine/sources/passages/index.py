@@ -269,11 +269,7 @@ class CorpusInMemory:
 
     @classmethod
     def of_corpus(cls, corpus: Location, skip_bad: int) -> CorpusInMemory:
-        """Passages of a corpus, which is read once, and again if some have texts for ids.
-
-        Raises:
-            InputError: as ``scan_corpus``, at lookups.
-        """
+        """Passages of a corpus, which lookups read once, and again if some have texts for ids."""
         return cls(lambda skip: scan_corpus(corpus, skip_bad=skip, distinct=True), skip_bad)
 
     def look(self, batch: pl.DataFrame) -> None:

@@ -80,10 +80,8 @@ def scan_corpus(
       ``wikipedia_id``, else the title, else the document id.
 
     ``distinct`` refuses duplicate document ids; that costs 8 to 16 bytes per passage. ``skip_bad`` are bad records to
-    tolerate, or the ``SkipBad`` that counts them.
-
-    Raises:
-        InputError: the corpus is unreadable, empty or cut short, or has more bad records than tolerated.
+    tolerate, or the ``SkipBad`` that counts them. An InputError says that the corpus is unreadable, empty or cut short,
+    or has more bad records than tolerated.
     """
     path = locations.locate(path)
     hashes = IdHashes()
@@ -104,11 +102,9 @@ def read_corpus(
 ) -> pl.DataFrame:
     """Read passages as the corpus table, from any layout of ``scan_corpus``; of ``wanted`` documents alone, if given.
 
-    Memory: the passages wanted, one batch, and 8 to 16 bytes for each passage of the source.
-
-    Raises:
-        InputError: the corpus is unreadable or empty, a passage lacks an id or a text, or an id is duplicated, whether
-            wanted or not.
+    Memory: the passages wanted, one batch, and 8 to 16 bytes for each passage of the source. An InputError says that
+    the corpus is unreadable or empty, that a passage lacks an id or a text, or that two have an id, whether wanted or
+    not.
     """
     return select_wanted(scan_corpus(path, skip_bad=skip_bad, distinct=True), wanted)
 
@@ -283,10 +279,8 @@ def _twice(path: Location, line: int | None, doc_id: str, first: str | None) -> 
 def passages_of(records: Iterable[Mapping[str, Any]], name: str) -> Iterator[pl.DataFrame]:
     """Yield passages that are in memory as the corpus table, in batches: records with the fields of JSONL.
 
-    Errors call them by ``name``, and count them from 1.
-
-    Raises:
-        InputError: a passage lacks an id or a text, or an id is duplicated.
+    An InputError, which calls them by ``name`` and counts them from 1, says that one lacks an id or a text, or that two
+    have an id.
     """
     first: dict[str, int] = {}
 

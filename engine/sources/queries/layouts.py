@@ -80,10 +80,8 @@ def clean_row(
 ) -> QueryRow:
     """A row with stripped answers, distinct answers and articles, in order; all texts but the id are composed (NFC).
 
-    The text of a list (``fields.written``) is replaced by its items, in every layout.
-
-    Raises:
-        InputError: an id that is empty or contains white space, or text that is not valid Unicode.
+    The text of a list (``fields.written``) is replaced by its items, in every layout. An InputError refuses an id that
+    is empty or contains white space, and text that is not valid Unicode.
     """
     fault = partial(InputError, path=path, line=line)
     if query_id.split() != [query_id]:
@@ -122,10 +120,8 @@ KILT = 'queries in KILT JSONL: {"id": …, "input": …, "output": [{"answer": �
 def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
     """The query of a record, with the answers of all outputs and the articles of all provenance.
 
-    An article's id is its ``wikipedia_id``, else its title, which is then among the row's ``titles``.
-
-    Raises:
-        InputError: there is no id or text, or the outputs have another form.
+    An article's id is its ``wikipedia_id``, else its title, which is then among the row's ``titles``. An InputError
+    says that there is no id or text, or that the outputs have another form.
     """
     fault = partial(InputError, path=path, line=line)
     query_id = record.get("id")
@@ -240,9 +236,6 @@ def layout_of(path: Location) -> Layout:
     - ``squad``: one JSON document with ``data`` (``is_squad``); ``document``: one with ``queries`` (``queries_in``);
     - JSON lines, or a JSON array: ``kilt`` if the first object has ``input`` or ``output``, else ``plain``;
     - anything that does not start with ``{`` or ``[`` is a ``table``, CSV or TSV.
-
-    Raises:
-        InputError: there is no such file, or it cannot be read.
     """
     if is_data_set(path):
         return "data set"
@@ -274,14 +267,10 @@ def queries_in(document: Any) -> list[dict[str, Any]] | None:
 def rows_of(
     path: Location, layout: Layout, *, answers_alone: bool = False, column: str | None = None
 ) -> Iterator[QueryRow]:
-    """The rows of a file; some may be marked as unanswerable.
+    """The rows of a file; some may be marked as unanswerable. An InputError refuses a row when its turn comes.
 
-    Args:
-        answers_alone: whether a row may have an id and answers, and no text.
-        column: a further column that the records of Parquet must hold.
-
-    Raises:
-        InputError: a row that its layout refuses, when its turn comes.
+    With ``answers_alone`` a row may have an id and answers, and no text; ``column`` is a further column that the
+    records of Parquet must hold.
     """
     need_text = not answers_alone
     if layout == "kilt":

@@ -236,10 +236,8 @@ def joined(
 ) -> tuple[list[QueryRow], Note]:
     """The rows, with the answers of ``others``, from the file ``answers``, if any, instead of their own.
 
-    Answers match by the ids of queries; by texts if either has no ids, or no id is a query's.
-
-    Raises:
-        InputError: there are answers to none of the queries, or one has two; answers have neither ids nor texts.
+    Answers match by the ids of queries; by texts if either has no ids, or no id is a query's. An InputError says that
+    there are answers to none of the queries, or two to one, or that answers have neither ids nor texts.
     """
     ids, texts = {row.query_id for row in rows}, dict[str, list[str]]()
     for row in rows:

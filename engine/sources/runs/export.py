@@ -91,10 +91,8 @@ def write_exports(
 def load_labels(directory: str | Path) -> pl.DataFrame:
     """The labels in a folder ``exported``, or its copy: columns and types of ``Result.labels``, rows of the qrels.
 
-    These are labels of queries with scores, and a 0 for ``no-passage`` of a query without any passage.
-
-    Raises:
-        InputError: the folder holds no labels, or they are not as they were written.
+    These are labels of queries with scores, and a 0 for ``no-passage`` of a query without any passage. An InputError
+    says that the folder holds no labels, or that they are not as they were written.
     """
     folder = Path(directory)
     path, remedy = folder / _LABELS_TABLE, "name the folder `exported`, or evaluate again"
@@ -134,10 +132,8 @@ def grade(label: float, scale: int) -> int:
 def exported_files(folder: Folder) -> Iterator[str]:
     """The names in ``folder`` of the files of an earlier export, and of its list of files.
 
-    A file that the list does not name is the user's own; without a list, as from an earlier engine, all are.
-
-    Raises:
-        InputError: the list cannot be read.
+    A file that the list does not name is the user's own; without a list, as from an earlier engine, all are. An
+    InputError says that the list cannot be read.
     """
     try:
         names = json.loads(folder.read(_LISTED).decode())

@@ -340,11 +340,7 @@ Ranking = dict[str, float] | list[str]
 def checked_dictionary(
     rankings: Mapping[str, Any], path: Location, what: str
 ) -> Mapping[str, Ranking]:
-    """``{query: {document: number}}`` or ``{query: [document, …]}``, the best document first.
-
-    Raises:
-        InputError: another form.
-    """
+    """``{query: {document: number}}`` or ``{query: [document, …]}``, best first; an InputError refuses another form."""
     for query, ranking in rankings.items():
         if problem := problem_of(query, ranking):
             raise InputError(problem, f"give {what}", "runs.dictionary", path=path)

@@ -91,12 +91,9 @@ def write_qrels(
 
     BEIR's labels are written as the shortest decimals that give the same number again, whole numbers without a decimal
     point. A table may come in parts, which text formats append one after another. The second column of TREC text, which
-    tools ignore, holds ``stated``.
-
-    Raises:
-        InputError: in TREC text an id with white space, or a label that is not a whole number,
-            which TREC's tools cannot read (they truncate 0.5 to 0); in TSV an id with a tab or a
-            line end, or with white space around it.
+    tools ignore, holds ``stated``. An InputError refuses, in TREC text, an id with white space, or a label that is not
+    a whole number, which TREC's tools cannot read (they truncate 0.5 to 0); in TSV an id with a tab or a line end, or
+    with white space around it.
     """
     path = Path(path)
     parts = [frame] if isinstance(frame, pl.DataFrame) else frame

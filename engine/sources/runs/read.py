@@ -51,9 +51,8 @@ class RunChecks:
     def scan(self, on_batch: Callable[[Batch], None]) -> Iterator[pl.DataFrame]:
         """Yield the rows of the batches of ``scan_run``, each after ``on_batch``.
 
-        Raises:
-            InputError: as ``scan_run``. If the run ``has_lines``, a line above may be the first at fault: check the
-                rows so far before.
+        If the run ``has_lines``, a line above the fault of an InputError may be the first at fault: check the rows so
+        far before.
         """
         for batch in scan_run(self._path):
             self.has_lines = batch.has_lines
@@ -294,12 +293,8 @@ def read_in_parts(
 ) -> tuple[str, list[Taken]]:
     """Read a run part after part; check and order every part, as ``read_run`` does.
 
-    Args:
-        take: called with the number and the rows (``forms.SCHEMA``) of every part, in threads.
-        on_batch: called with every batch after it was read, before ``take``.
-
-    Returns:
-        the name of the run, and the results of ``take`` by part.
+    ``on_batch`` is called with every batch after it was read; then ``take``, in threads, with the number and the rows
+    (``forms.SCHEMA``) of every part. Returned are the name of the run, and the results of ``take`` by part.
     """
     checks = RunChecks(path)
 
@@ -326,12 +321,10 @@ def write_run(frame: pl.DataFrame | Iterable[pl.DataFrame], path: Location) -> N
     >>> Path("run.trec").read_text()
     'q1 Q0 d1 1 0.5 mine\\n'
 
-    Programs that read TREC text order by score in single precision, and equal scores by document
-    id. To preserve the order of the ranks, a score that is not below the previous one is written as
-    the next smaller number. A run may come in parts, of whole queries each: text is written part after part.
-
-    Raises:
-        InputError: an id with white space, or equal scores without a smaller number: TREC text cannot represent either.
+    Programs that read TREC text order by score in single precision, and equal scores by document id. To preserve the
+    order of the ranks, a score that is not below the previous one is written as the next smaller number. A run may come
+    in parts, of whole queries each: text is written part after part. An InputError says that TREC text cannot represent
+    an id with white space, or equal scores without a smaller number.
     """
     path = Path(path)
     parts = [frame] if isinstance(frame, pl.DataFrame) else frame
@@ -386,10 +379,8 @@ def read_runs_with_texts(
     text in another corpus.
 
     A passage without an id gets ``id_of`` its text, in the runs too. A run may lack texts that another has. The first
-    title of a passage counts, and its first article; without an article, the title names it, else the id.
-
-    Raises:
-        InputError: as ``read_runs``, or ``with_corpus``; as ``read_corpus``, or a corpus lacks a document of a run over it.
+    title of a passage counts, and its first article; without an article, the title names it, else the id. An InputError
+    as of ``read_runs``, ``with_corpus`` or ``read_corpus``, or if a corpus lacks a document of a run over it.
     """
     if corpora:
         return _over(paths, corpora)

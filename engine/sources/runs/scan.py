@@ -64,11 +64,8 @@ def scan_run(path: Location) -> Iterator[Batch]:
     """Yield a run of any layout of ``read_run``, in the order of the file.
 
     TREC text and Parquet take constant memory; JSON, and Parquet under other names, is read whole. ``read.RunChecks``
-    compares rows. The rows above a bad line of TREC text come before its error.
-
-    Raises:
-        InputError: the file is unreadable, a line does not have six columns, a score is not a number that
-            single precision holds, or a record that ``read_records`` refuses.
+    compares rows. The rows above a bad line of TREC text come before its error. An InputError as of ``read_run`` names
+    a fault of a row.
     """
     path = locations.require_file(path, WHAT)
     yield from layout_of(path).scan(path)
