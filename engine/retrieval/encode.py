@@ -68,8 +68,8 @@ class Part:
     anywhere: bool
 
     def __call__(self) -> Iterator[Shard]:
-        wanted = set(self.keys)
-        yield from (shard for shard in self.cut(self.scan()) if shard.key in wanted)
+        keys = set(self.keys)
+        yield from (shard for shard in self.cut(self.scan()) if shard.key in keys)
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,18 @@ def cut_shards(
 ) -> Iterator[Shard]:
     """Cut a streamed corpus into shards of ``size`` passages (the last may be shorter), however batches divide it."""
     pending: list[pl.DataFrame] = []
-    held = 0
+    rows = 0
     for batch in batches:
         pending.append(batch.select(DOC_ID, TITLE, TEXT))
-        held += batch.height
-        if held < size:
+        rows += batch.height
+        if rows < size:
             continue
         table = pl.concat(pending)
-        whole = held - held % size
+        whole = rows - rows % size
         for start in range(0, whole, size):
             yield _shard(table.slice(start, size), spec, storage)
-        pending, held = [table.slice(whole)], held - whole
-    if held:
+        pending, rows = [table.slice(whole)], rows - whole
+    if rows:
         yield _shard(pl.concat(pending), spec, storage)
 
 
@@ -124,9 +124,8 @@ def write_shard(directory: Path, shard: EncodedShard) -> None:
     table = pa.table({DOC_ID: pa.array(shard.doc_ids, type=pa.string()), VECTOR: rows})
     with atomic_path(shard_path(directory, shard.key)) as temporary:
         # Vectors hardly compress and rarely repeat a number: stored plainly, they are read fastest.
-        pq.write_table(
-            table, temporary, compression="none", use_dictionary=False, write_page_checksum=True
-        )
+        plain = {"compression": "none", "use_dictionary": False}
+        pq.write_table(table, temporary, write_page_checksum=True, **plain)
 
 
 def read_shards(directory: Path, keys: Sequence[str], storage: Storage, dimensions: int) -> Block:
@@ -135,13 +134,11 @@ def read_shards(directory: Path, keys: Sequence[str], storage: Storage, dimensio
     Raises:
         InputError: a file is missing, broken, or differs from the index's manifest.
     """
-    held = [_read(directory, key, storage, dimensions) for key in keys]
-    if len(held) == 1:
-        return held[0]
-    return Block(
-        pl.concat([block.doc_ids for block in held]),
-        np.concatenate([block.vectors for block in held]),
-    )
+    blocks = [_read(directory, key, storage, dimensions) for key in keys]
+    if len(blocks) == 1:
+        return blocks[0]
+    doc_ids = pl.concat([block.doc_ids for block in blocks])
+    return Block(doc_ids, np.concatenate([block.vectors for block in blocks]))
 
 
 def _read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
@@ -170,9 +167,9 @@ def readable(file: Path) -> Iterator[None]:
 
 def prune(directory: Path, keys: Iterable[str]) -> None:
     """Remove files of shards that an index does not use, such as an older corpus' or encoder's."""
-    wanted = {shard_path(directory, key).name for key in keys}
+    used = {shard_path(directory, key).name for key in keys}
     for file in (directory / FOLDER).iterdir():
-        if file.name not in wanted and _NAME.fullmatch(file.name):
+        if file.name not in used and _NAME.fullmatch(file.name):
             file.unlink()
 
 
@@ -209,12 +206,11 @@ def specify(
     """
     if not is_api(name := options.encoder):
         return encoders.specify(options, memory=memory, gpu=gpu, threads=threads)
-    given = {field: getattr(options, field) for field in ("pooling", "dtype", "trust_remote_code")}
-    given |= {"memory": memory, "dtype": given["dtype"] not in (None, "float32")}
-    for field in [field for field, value in given.items() if value]:
-        raise InputError(
-            f"`{field}` with {name}, which a server runs", "leave it out", "encoder.server"
-        )
+    local = {field: getattr(options, field) for field in ("pooling", "dtype", "trust_remote_code")}
+    local |= {"memory": memory, "dtype": local["dtype"] not in (None, "float32")}
+    for field in [field for field, value in local.items() if value]:
+        problem = f"`{field}` with {name}, which a server runs"
+        raise InputError(problem, "leave it out", "encoder.server")
     require(f"encoder {name!r}", "api")
     kept = encoders.kept_of(name)[1]
     text = replace(options.adapt(PRESETS[options.preset or "mean"]), dimensions=kept)

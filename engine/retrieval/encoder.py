@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,9 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as functional
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoTokenizer
 
-from engine.machine import device, model_files
-from engine.machine.batching import (
-    GPU_BATCH_TOKENS,
-    MemoryCost,
-    cut_batches,
-    machine_memory,
-    run_halving,
-)
+from engine.machine import batching, device, model_files
+from engine.machine.batching import MemoryCost
 from engine.messages.errors import EncodeError, InputError
 from engine.retrieval.encoders import EncoderSpec, Pooling, layer_files, layer_of, locate
 
@@ -52,7 +46,7 @@ class Encoder:
         self._padding = self._tokenizer.pad_token_id or 0
         self._cost, self._memory = _memory(spec, self._model.config, self._device)
         self._tokens = spec.batch_tokens or (
-            GPU_BATCH_TOKENS if self._device.type == "cuda" else CPU_BATCH_TOKENS
+            batching.GPU_BATCH_TOKENS if self._device.type == "cuda" else CPU_BATCH_TOKENS
         )
 
     def queries(self, texts: Sequence[str]) -> Vectors:
@@ -76,24 +70,17 @@ class Encoder:
             return vectors
         token_ids = self._token_ids(texts)
         left_out = self._tokens_of(self.spec.text.passage_prefix if prefix is None else prefix)
+        limits = {"memory": self._memory, "max_tokens": self._tokens}
+
+        def forward(rows: Sequence[int]) -> list[Vectors]:
+            return list(self._forward([token_ids[row] for row in rows], left_out))
+
         with torch.inference_mode():
-            for batch in cut_batches(
-                [len(ids) for ids in token_ids],
-                cost=self._cost,
-                memory=self._memory,
-                max_tokens=self._tokens,
-            ):
-                vectors[batch] = run_halving(
-                    batch,
-                    lambda part: list(self._forward([token_ids[i] for i in part], left_out)),
-                    _refuse,
-                    lambda: None,
-                )
+            for batch in batching.cut_batches([*map(len, token_ids)], cost=self._cost, **limits):
+                vectors[batch] = batching.run_halving(batch, forward, _refuse, lambda: None)
         if not np.isfinite(vectors).all():
-            raise EncodeError(
-                f"the encoder {self.spec.name!r} gives vectors that are not finite in "
-                f"{self.spec.dtype}; use `dtype` float32"
-            )
+            problem = f"the encoder {self.spec.name!r} gives vectors that are not finite"
+            raise EncodeError(f"{problem} in {self.spec.dtype}; use `dtype` float32")
         return vectors
 
     def _token_ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -123,14 +110,11 @@ class Encoder:
         host = np.zeros((2, len(token_ids), length), dtype=np.int64)
         host[0] = self._padding
         for row, ids in enumerate(token_ids):
-            host[0, row, : len(ids)] = ids
-            host[1, row, : len(ids)] = 1
-        # No mask if there is no padding: attention then takes its fastest path.
-        unpadded = bool(host[1].all())
+            host[:, row, : len(ids)] = ids, [1] * len(ids)
         tokens, attention = torch.from_numpy(host).to(self._device)
-        states = self._model(
-            input_ids=tokens, attention_mask=None if unpadded else attention
-        ).last_hidden_state.float()
+        # No mask if there is no padding: attention then takes its fastest path.
+        mask = None if host[1].all() else attention
+        states = self._model(input_ids=tokens, attention_mask=mask).last_hidden_state.float()
         pooled = pool(states, attention, self.spec.text.pooling, left_out)
         pooled = self._layers(pooled)[:, : self.spec.dimensions]
         if self.spec.text.normalize:
@@ -171,11 +155,8 @@ def _layers(spec: EncoderSpec, width: int, where: torch.device) -> torch.nn.Sequ
         try:
             activation = getattr(torch.nn, config["activation_function"].rsplit(".", 1)[-1])()
             (file,) = layer_files(folder)
-            weights = (
-                torch.load(file, map_location="cpu", weights_only=True)
-                if file.suffix == ".bin"
-                else load_file(file)
-            )
+            unpickle = partial(torch.load, map_location="cpu", weights_only=True)
+            weights = unpickle(file) if file.suffix == ".bin" else load_file(file)
             linear.load_state_dict({key.removeprefix("linear."): weights[key] for key in weights})
             layers.extend([linear, activation])
         except Exception as error:  # a damaged file can make the libraries raise anything
@@ -191,21 +172,12 @@ def _load(spec: EncoderSpec, where: torch.device) -> tuple[Any, Any]:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    try:
-        runs_code = bool(spec.code)
-        tokenizer = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=runs_code)
-        config = AutoConfig.from_pretrained(spec.path, trust_remote_code=runs_code)
+    settings: dict[str, Any] = {"dtype": spec.dtype, "code": spec.code, "device": where}
+    with model_files.refusals(spec.name):
+        tokenizer, config = model_files.tokenizer_and_config(spec.path, spec.code)
         config.use_cache = False  # decoder-only models keep keys and values otherwise
-        model, loading = model_files.load_model(
-            "encoder",
-            Path(spec.path),
-            config=config,
-            dtype=spec.dtype,
-            code=spec.code,
-            device=where,
-        )
-    except Exception as error:
-        raise model_files.refusal(error, spec.name) from error
+        load = model_files.load_model
+        model, loading = load("encoder", Path(spec.path), config=config, **settings)
     # BERT's pooler has no effect on the vectors; many encoders are saved without it.
     missing = {key for key in loading.get("missing_keys", ()) if "pooler." not in str(key)}
     model_files.refuse_missing({**loading, "missing_keys": missing}, spec.name)
@@ -221,17 +193,14 @@ def _memory(spec: EncoderSpec, config: Any, where: torch.device) -> tuple[Memory
     size = device.weight_bytes(1, spec.dtype)
     hidden = config.hidden_size
     inner = getattr(config, "intermediate_size", None) or 4 * hidden
-    cost = MemoryCost(
-        per_row=0.0,
-        per_token=float(size * (10 * hidden + 2 * inner) + 8 * hidden),
-        per_pair=float(size),
-    )
+    per_token = float(size * (10 * hidden + 2 * inner) + 8 * hidden)
+    cost = MemoryCost(per_row=0.0, per_token=per_token, per_pair=float(size))
     if spec.memory:
         total = float(spec.memory)
     elif where.type == "cuda":
         total = 0.9 * torch.cuda.get_device_properties(0).total_memory
     else:
-        total = max(machine_memory() / 4, 2.0 * 2**30)
+        total = max(batching.machine_memory() / 4, 2.0 * 2**30)
     weights = device.weight_bytes(model_files.encoder_parameters(Path(spec.path)), spec.dtype)
     return cost, max(0.0, 0.9 * total - device.least_memory(weights, gpu=where.type == "cuda"))
 

@@ -115,8 +115,8 @@ class EncoderOptions(ServerSettings):
     def adapt(self, preset: Preset) -> Preset:
         """The preset with these options' replacements."""
         names = ("pooling", "query_prefix", "passage_prefix")
-        given = {name: getattr(self, name, None) for name in names}
-        return replace(preset, **{name: one for name, one in given.items() if one is not None})
+        options = {name: getattr(self, name, None) for name in names}
+        return replace(preset, **{n: value for n, value in options.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -177,22 +177,13 @@ class EncoderSpec:
     def fingerprint(self) -> str:
         """Hash over all settings that decide the vectors: equal fingerprints and texts give equal vectors."""
         text = self.text
+        decisive: list[Any] = [_VERSION, self.digest, self.dtype, text.pooling, text.normalize]
+        decisive += [text.query_prefix, text.passage_prefix, text.separator]
+        decisive += [text.max_tokens, text.lower_case]
+        # Older fingerprints, without these fields, stay.
+        decisive += [{"code": self.code}] if self.code else []
         later = [text.include_prompt, text.layers, text.dimensions]
-        decisive = [
-            _VERSION,
-            self.digest,
-            self.dtype,
-            text.pooling,
-            text.normalize,
-            text.query_prefix,
-            text.passage_prefix,
-            text.separator,
-            text.max_tokens,
-            text.lower_case,
-            *([{"code": self.code}] if self.code else []),
-            # Older fingerprints, without these fields, stay.
-            *([later] if later != [True, (), None] else []),
-        ]
+        decisive += [later] if later != [True, (), None] else []
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
     def described(self) -> dict[str, Any]:
@@ -217,9 +208,8 @@ def specify(
     """
     name = options.encoder
     for setting in options.server().changed():
-        raise InputError(
-            f"`{setting}` with {name}, a model of this machine", "leave it out", "encoder.local"
-        )
+        problem = f"`{setting}` with {name}, a model of this machine"
+        raise InputError(problem, "leave it out", "encoder.local")
     path, source, kept = _locate(name)
     config = model_files.read_config(path, name)
     code = model_files.agreed_code(path, name, trusted=options.trust_remote_code)
@@ -238,23 +228,14 @@ def specify(
         raise InputError(problem, "name fewer", "encoder.dimensions", path=name)
     kept = kept or text.dimensions
     text = replace(text, dimensions=kept if kept and kept < width else None)
-    spec = EncoderSpec(
-        name=name,
-        source=source,
-        path=str(path),
-        digest=digest(path, text.layers),
-        text=replace(text, max_tokens=min(text.max_tokens, _positions(config))),
-        dtype=options.dtype or device.best_dtype(),
-        dimensions=text.dimensions or width,
-        code=code,
-        memory=memory,
-        threads=threads,
-    )
-    least = device.least_memory(
-        device.weight_bytes(model_files.encoder_parameters(path), spec.dtype),
-        gpu=device.machine_has_gpu() if gpu is None else gpu,
-        loading=model_files.encoder_loading_bytes(path, spec.dtype),
-    )
+    text = replace(text, max_tokens=min(text.max_tokens, _positions(config)))
+    dtype, width = options.dtype or device.best_dtype(), text.dimensions or width
+    files = digest(path, text.layers)
+    spec = EncoderSpec(name, source, str(path), files, text, dtype, width, code, memory, threads)
+    weights = device.weight_bytes(model_files.encoder_parameters(path), dtype)
+    gpu = device.machine_has_gpu() if gpu is None else gpu
+    loading = model_files.encoder_loading_bytes(path, dtype)
+    least = device.least_memory(weights, gpu=gpu, loading=loading)
     if memory and memory < least:
         problem = f"`memory` of {memory / 2**20:.0f} MiB cannot hold the encoder in {spec.dtype}"
         raise InputError(problem, f"give at least {device.as_budget(least)}", "settings.memory")
@@ -263,8 +244,8 @@ def specify(
 
 def kept_of(name: str) -> tuple[str, int | None]:
     """The model of an encoder's name, and the dimensions that it says to keep, as in MODEL@256; None for all."""
-    found = None if Path(name).is_dir() else _KEEPS.fullmatch(name)
-    return (found[1], int(found[2])) if found else (name, None)
+    parts = None if Path(name).is_dir() else _KEEPS.fullmatch(name)
+    return (parts[1], int(parts[2])) if parts else (name, None)
 
 
 def _preset(path: Path, options: EncoderOptions) -> Preset:
@@ -294,12 +275,12 @@ def _preset(path: Path, options: EncoderOptions) -> Preset:
 def _is_scaled(path: Path, *, normalized: bool) -> bool:
     """Whether vectors have length 1: by a module, or because files (sentence-transformers 3 on) compare by cosine."""
     file = path / "config_sentence_transformers.json"
-    said = _object(file).get("similarity_fn_name", "dot")
-    if said in (None, "cosine"):
+    similarity = _object(file).get("similarity_fn_name", "dot")
+    if similarity in (None, "cosine"):
         return True
     # For vectors of length 1 the nearest have the highest inner product.
-    if said != "dot" and not (normalized and said == "euclidean"):
-        problem = f"compares by {quoted(said)}, which is not searched"
+    if similarity != "dot" and not (normalized and similarity == "euclidean"):
+        problem = f"compares by {quoted(similarity)}, which is not searched"
         remedy = "give an encoder that compares by cosine or dot, or a `preset`"
         raise InputError(problem, remedy, "encoder.similarity", path=file)
     return normalized
@@ -324,12 +305,12 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
         return spec
     here = bool(spec.path) and Path(spec.path).is_dir()
     path, _, kept = _locate(spec.path if here else spec.source)
-    for differ, made_so in (
+    for differ, is_equal in (
         ("files differ", digest(path, spec.text.layers) == spec.digest),
         ("dimensions differ", kept in (None, spec.dimensions)),
         ("code differs", not spec.code or model_files.code_digest(path) == spec.code),
     ):
-        if not made_so:
+        if not is_equal:
             problem = f"is not the encoder {spec.name!r} that made the vectors: its {differ}"
             remedy = "give the same `encoder`, or build the index again"
             raise InputError(problem, remedy, "encoder.other", path=path)
@@ -339,7 +320,7 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
 def digest(path: Path, layers: Sequence[str] = ()) -> str:
     """SHA-256 over the names and contents of a model's files that decide its vectors."""
     files = {file for pattern in _DECISIVE for file in path.glob(pattern)}
-    files.update(model_files.pickled_files(path), *(layer_files(path / one) for one in layers))
+    files.update(model_files.pickled_files(path), *(layer_files(path / name) for name in layers))
     return model_files.files_digest(path, files)
 
 
@@ -350,9 +331,8 @@ def _locate(name: str) -> tuple[Path, str, int | None]:
     if name == BUNDLED:
         return bundled.encoder_directory(), name, kept
     if not name.strip() or "\0" in name:
-        raise InputError(
-            "`encoder` is empty", "give bundled, a directory, or an id", "settings.encoder"
-        )
+        remedy = "give bundled, a directory, or an id"
+        raise InputError("`encoder` is empty", remedy, "settings.encoder")
     if Path(name).is_dir():
         path = Path(name).resolve()
         return path, str(path), kept
@@ -381,21 +361,16 @@ def _from_model_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset 
         remedy = "give an encoder made of Transformer, Pooling, Dense and Normalize in this order"
         raise fault(f"has the modules {', '.join(kinds)}, which are not supported together", remedy)
     folders = [str(module.get("path", "")) for module in modules]
-    pooling: Pooling = "mean"
     file = path / folders[kinds.index("Pooling")] / "config.json" if "Pooling" in kinds else None
-    if file and not ignore_pooling:
-        pooling = _pooling(file)
     transformer = _object(path / "sentence_bert_config.json")
     prompts = _object(path / "config_sentence_transformers.json")
     prefixes = prompts.get("prompts") or {}
     default = prefixes.get(prompts.get("default_prompt_name")) or ""
-    named = [prefixes[name] for name in ("document", "passage", "corpus") if name in prefixes]
-    kept = prompts.get("truncate_dim")
-    length = transformer.get("max_seq_length") or _object(path / "tokenizer_config.json").get(
-        "model_max_length"
-    )
+    named = [prefixes[kind] for kind in ("document", "passage", "corpus") if kind in prefixes]
+    size, tokens = prompts.get("truncate_dim"), _object(path / "tokenizer_config.json")
+    length = transformer.get("max_seq_length") or tokens.get("model_max_length")
     return Preset(
-        pooling,
+        _pooling(file) if file and not ignore_pooling else "mean",
         normalize="Normalize" in kinds,
         query_prefix=prefixes.get("query", default) or "",
         passage_prefix=next(iter(named), default) or "",
@@ -403,7 +378,7 @@ def _from_model_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset 
         lower_case=bool(transformer.get("do_lower_case")),
         include_prompt=file is None or _object(file).get("include_prompt") is not False,
         layers=tuple(folders[i] for i, kind in enumerate(kinds) if kind == "Dense"),
-        dimensions=kept if isinstance(kept, int) and kept > 0 else None,
+        dimensions=size if isinstance(size, int) and size > 0 else None,
     )
 
 
@@ -420,13 +395,13 @@ def layer_of(folder: Path, width: int) -> dict[str, Any]:
     """
     config = _object(file := folder / "config.json")
     config.setdefault("activation_function", "torch.nn.modules.activation.Tanh")
+    ends = {config.get("module_input_name"), config.get("module_output_name")}
     if (
         config.get("in_features") != width
         or not isinstance(config.get("out_features"), int)
         or not str(config["activation_function"]).startswith("torch.nn.")
         or config.get("use_residual")
-        or {config.get("module_input_name"), config.get("module_output_name")}
-        - {None, "sentence_embedding"}
+        or ends - {None, "sentence_embedding"}
     ):
         problem = f"is not a dense layer of a text's {width} numbers with an activation of torch.nn"
         raise InputError(problem, "give another encoder", "encoder.layer", path=file)
@@ -436,12 +411,9 @@ def layer_of(folder: Path, width: int) -> dict[str, Any]:
 def _pooling(file: Path) -> Pooling:
     config = _object(file)
     named = config.get("pooling_mode")  # of newer versions; older ones write one flag per mode
-    flags = [
-        key.removeprefix("pooling_mode_")
-        for key, value in config.items()
-        if key.startswith("pooling_mode_") and value is True
-    ]
-    known = get_args(Pooling)
+    start, known = "pooling_mode_", get_args(Pooling)
+    on = [key for key, value in config.items() if value is True and key.startswith(start)]
+    flags = [key.removeprefix(start) for key in on]
     modes: list[Any] = [
         mode if mode in known else str(mode).removesuffix("_tokens").removesuffix("_token")
         for mode in (named if isinstance(named, list) else [named] if named else flags)
