@@ -67,9 +67,8 @@ if not TYPE_CHECKING:  # else every name would do for type checkers
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         place, inside = _PLACES[name]
         module = importlib.import_module(place)
-        found = getattr(module, inside) if inside else module
-        globals()[name] = found
-        return found
+        globals()[name] = getattr(module, inside) if inside else module
+        return globals()[name]
 
 
 def __dir__() -> list[str]:

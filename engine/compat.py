@@ -70,16 +70,13 @@ def eval(  # noqa: A001  the package calls it so
     if not filled:
         raise InputError("`retrieval_results` has no passages", "give some", "python.passages")
     binary = all(value in (0, 1) for values in filled.values() for value in values)
-    names = sorted(set(retrieval_metrics))
     per_input: dict[str, dict[str, float]] = {query: {} for query in filled}
-    for name in names:
-        values = _binary(name, filled) if binary else _shares(name, filled)
+    aggregated = {}
+    for name in sorted(set(retrieval_metrics)):
+        values = _values(_binary(name) if binary else _shares(name, filled), filled)
         for query, value in values.items():
             per_input[query][name] = value
-    aggregated = {
-        name: math.fsum(values[name] for values in per_input.values()) / len(per_input)
-        for name in names
-    }
+        aggregated[name] = math.fsum(values.values()) / len(values)
     return {"per_input": per_input, "aggregated": aggregated}
 
 
@@ -91,62 +88,56 @@ def _labels(
 ) -> dict[str, list[float]]:
     labels: dict[str, list[float]] = {query: [] for query in lists}
     for rank in range(max(map(len, lists.values()), default=0)):
-        asked = {q: [passages[rank]] for q, passages in lists.items() if rank < len(passages)}
-        outputs = _complete("text_generator", dict(generate(asked)), asked)
-        references = {query: list(expected[query]) for query in asked}
-        values = _complete("downstream_metric", dict(score(outputs, references)), asked)
-        for query in asked:
-            number = float(values[query])
-            if not 0 <= number <= 1:
-                problem = (
-                    f"`downstream_metric` gives {values[query]!r} for the query {quoted(query)}"
-                )
+        single = {q: [passages[rank]] for q, passages in lists.items() if rank < len(passages)}
+        outputs = _complete("text_generator", generate(single), single)
+        references = {query: list(expected[query]) for query in single}
+        values = _complete("downstream_metric", score(outputs, references), single)
+        for query in single:
+            value = values[query]
+            if not 0 <= float(value) <= 1:
+                problem = f"`downstream_metric` gives {value!r} for the query {quoted(query)}"
                 raise InputError(problem, "return a number from 0 to 1", "python.metric")
-            labels[query].append(number)
+            labels[query].append(float(value))
     return labels
 
 
-def _complete(function: str, given: dict[str, Any], asked: Mapping[str, object]) -> dict[str, Any]:
+def _complete(
+    function: str, values: Mapping[str, Any], queries: Mapping[str, Any]
+) -> dict[str, Any]:
     """The outputs of a function, checked to be for exactly the queries of its input."""
-    if given.keys() != asked.keys():
-        query = next(iter(given.keys() ^ asked.keys()))
-        what = "gives nothing for" if query in asked else "gives something for"
+    values = dict(values)
+    if values.keys() != queries.keys():
+        query = next(iter(values.keys() ^ queries.keys()))
+        what = "gives nothing for" if query in queries else "gives something for"
         remedy = "return one value for each query that it is given"
         raise InputError(f"`{function}` {what} the query {quoted(query)}", remedy, "python.value")
-    return given
+    return values
 
 
-def _binary(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The values of a trec_eval measure."""
+def _binary(name: str) -> Measure:
+    """A measure of trec_eval."""
     cut = re.fullmatch(r"([A-Za-z_]+?)_([1-9]\d*)", name)
     if cut is not None and f"{cut[1]}_{{}}" in _CUT:
-        measure = _CUT[f"{cut[1]}_{{}}"](int(cut[2]))
-    elif name in _WHOLE:
-        measure = _WHOLE[name]()
-    else:
-        problem = f"the measure {name!r} in `retrieval_metrics`"
-        raise InputError(problem, f"use some of {_NAMES}, with any cutoff", "python.measure")
-    return _values(measure, labels)
+        return _CUT[f"{cut[1]}_{{}}"](int(cut[2]))
+    if name in _WHOLE:
+        return _WHOLE[name]()
+    problem = f"the measure {name!r} in `retrieval_metrics`"
+    raise InputError(problem, f"use some of {_NAMES}, with any cutoff", "python.measure")
 
 
-def _shares(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The values of a measure of labels between 0 and 1: their mean, or the largest."""
+def _shares(name: str, labels: Mapping[str, Sequence[float]]) -> Measure:
+    """A measure of labels between 0 and 1: their mean, or the largest."""
     kind, _, cutoff = name.partition("_")
     if kind not in _OF_SHARES or not (cutoff == "" or re.fullmatch(r"[1-9]\d*", cutoff)):
-        raise InputError(
-            f"the measure {name!r} in `retrieval_metrics`, and `downstream_metric` gives values between 0 "
-            "and 1",
-            "use some of P, P_10, success, success_10, with any cutoff",
-            "python.graded",
-        )
+        problem = f"the measure {name!r} in `retrieval_metrics`, and `downstream_metric` gives values between 0 and 1"
+        remedy = "use some of P, P_10, success, success_10, with any cutoff"
+        raise InputError(problem, remedy, "python.graded")
     k = int(cutoff) if cutoff else None
     if short := [query for query, values in labels.items() if k and len(values) < k]:
-        raise InputError(
-            f"{name} of the query {quoted(short[0])}, which has {len(labels[short[0]])} passages",
-            "use a smaller cutoff",
-            "python.length",
-        )
-    return _values(_OF_SHARES[kind](k), labels)
+        count = len(labels[short[0]])
+        problem = f"{name} of the query {quoted(short[0])}, which has {count} passages"
+        raise InputError(problem, "use a smaller cutoff", "python.length")
+    return _OF_SHARES[kind](k)
 
 
 def _values(measure: Measure, labels: Mapping[str, Sequence[float]]) -> dict[str, float]:

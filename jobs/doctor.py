@@ -134,11 +134,9 @@ def _extra(extra: str) -> str:
         verb = agreeing(len(lacking), "[is|are] not installed")
         problem = f"for {_USES[extra]}: {listed(lacking)} {verb}"
         raise InputError(problem, command(extra), "package.missing")
-    return f"{_USES[extra]}: {', '.join(map(_version, EXTRAS[extra]))}"
-
-
-def _version(module: str) -> str:
-    return " ".join(filter(None, (module, version_of(module))))  # FAISS has other names
+    # FAISS's packages have other names than its module.
+    versions = (" ".join(filter(None, (name, version_of(name)))) for name in EXTRAS[extra])
+    return f"{_USES[extra]}: {', '.join(versions)}"
 
 
 def _faiss() -> str:

@@ -77,22 +77,20 @@ def fitted(name: str, value: Any, hint: Any) -> Any:
     Raises:
         InputError: `` `name` is value; use what it must be``.
     """
-    found = _fitted(value, hint)
-    if found is not _UNFIT:
-        return found
+    if (result := _fitted(value, hint)) is not _UNFIT:
+        return result
     if isinstance(value, int) and value > MOST:
         raise InputError(f"`{name}` is too large a number", f"use {MOST} or less", "settings.large")
     for kind, _ in _kinds(hint):
         if get_origin(kind) is tuple and isinstance(value, list | tuple):
-            for one in value:  # names the one at fault
-                fitted(name, one, get_args(kind)[0])
-    choices = [one for kind, _ in _kinds(hint) for one in get_args(kind) if isinstance(one, str)]
+            for item in value:  # names the one at fault
+                fitted(name, item, get_args(kind)[0])
+    choices = [c for kind, _ in _kinds(hint) for c in get_args(kind) if isinstance(c, str)]
     near = meant(value, choices) if isinstance(value, str) else ""
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     as_number = isinstance(value, float) and any(kind is float for kind, _ in _kinds(hint))
-    shown = f"{value:g}" if as_number else _shown(value)
-    problem = f"`{name}` is {shown}"
-    raise InputError(problem, f"{near}use {_wanted(hint, is_whole)}", "settings.value")
+    problem = f"`{name}` is {f'{value:g}' if as_number else _shown(value)}"
+    raise InputError(problem, f"{near}use {_valid(hint, is_whole)}", "settings.value")
 
 
 def _kinds(hint: Any) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -104,11 +102,10 @@ def _kinds(hint: Any) -> list[tuple[Any, tuple[Any, ...]]]:
 
 def _fitted(value: Any, hint: Any) -> Any:
     """The value in the first type that accepts it; else ``_UNFIT``."""
-    found = (_as(value, kind, about) for kind, about in _kinds(hint))
-    taken = next((one for one in found if one is not _UNFIT), _UNFIT)
-    if taken is _UNFIT and isinstance(value, os.PathLike):
-        return _fitted(os.fspath(value), hint)
-    return taken
+    for kind, about in _kinds(hint):
+        if (result := _as(value, kind, about)) is not _UNFIT:
+            return result
+    return _fitted(os.fspath(value), hint) if isinstance(value, os.PathLike) else _UNFIT
 
 
 def _as(value: Any, kind: Any, about: tuple[Any, ...]) -> Any:
@@ -123,11 +120,11 @@ def _as(value: Any, kind: Any, about: tuple[Any, ...]) -> Any:
         return bool(value) if is_truth else _UNFIT
     if kind in (int, float):
         number = math.nan if is_truth else _number(value, kind)
-        within = next((one for one in about if isinstance(one, Range)), _ANY)
+        within = next((part for part in about if isinstance(part, Range)), _ANY)
         return number if within.holds(number) else _UNFIT
     if origin is tuple or (SEVERAL in about and isinstance(value, list | tuple)):
-        given = value if isinstance(value, list | tuple) else [_UNFIT]
-        items = tuple(_fitted(one, get_args(kind)[0] if origin else kind) for one in given)
+        several = value if isinstance(value, list | tuple) else [_UNFIT]
+        items = tuple(_fitted(item, get_args(kind)[0] if origin else kind) for item in several)
         return _UNFIT if _UNFIT in items else items if origin else " ".join(items)
     return value if isinstance(value, origin or kind) else _UNFIT
 
@@ -143,16 +140,16 @@ def _number(value: Any, kind: type) -> float:
     return whole if abs(whole) <= MOST else math.nan
 
 
-def _wanted(hint: Any, is_whole: bool = False) -> str:
+def _valid(hint: Any, is_whole: bool = False) -> str:
     """Valid values in words, for a remedy; ``is_whole`` if the refused value is a whole number."""
     words: dict[str, None] = {}
     for kind, about in _kinds(hint):
         origin = get_origin(kind) or kind
-        range_ = next((one.words() for one in about if isinstance(one, Range)), "")
+        range_ = next((part.words() for part in about if isinstance(part, Range)), "")
         if origin is Literal:
             words[", ".join(get_args(kind))] = None
         elif origin is tuple:
-            words[f"a list, each {_wanted(get_args(kind)[0])}"] = None
+            words[f"a list, each {_valid(get_args(kind)[0])}"] = None
         elif kind in (int, float) and range_ and (is_whole or kind is float):
             words[range_] = None
         elif kind in (int, float):

@@ -80,9 +80,9 @@ def _merge(notes: list[Note], passages: int) -> Note:
         holds = len(texts) == 1 and all(note.amount == note.passages for note in notes)
         amount = passages if holds else 0
     printed = any(note.printed for note in notes)
-    if first.what:
-        of = None if first.passages is None else passages
-        about = first.about
-        return count_note(first.code, amount, first.what, about=about, printed=printed, passages=of)
-    told = next((note for note in notes if note.amount), first)
-    return replace(told, amount=amount, printed=printed)
+    if not first.what:
+        first = next((note for note in notes if note.amount), first)
+        return replace(first, amount=amount, printed=printed)
+    whole = None if first.passages is None else passages
+    about = first.about
+    return count_note(first.code, amount, first.what, about=about, printed=printed, passages=whole)

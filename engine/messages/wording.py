@@ -40,7 +40,7 @@ def listed(names: Sequence[str]) -> str:
 
 def meant(name: str, known: Collection[str]) -> str:
     """ "did you mean X? ", for a name that is nearly a known one (case does not matter); else nothing."""
-    by_lower = {one.lower(): one for one in known}
+    by_lower = {other.lower(): other for other in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f"did you mean {by_lower[near[0]]}? " if near else ""
 
@@ -90,7 +90,7 @@ def with_interval(value: float, low: float, high: float, digits: int = 3, *, plu
     """A number with its interval, where there is one: "0.25 [0.10, 0.40]"."""
     if math.isnan(low):
         return number(value, digits, plus=plus)
-    return "{} [{}, {}]".format(*(number(one, digits, plus=plus) for one in (value, low, high)))
+    return "{} [{}, {}]".format(*(number(n, digits, plus=plus) for n in (value, low, high)))
 
 
 def number_of(value: Any) -> float:

@@ -10,9 +10,9 @@ def main() -> None:
     try:
         import importlib
 
-        from .own import found, root
+        from .own import place_of, root
 
-        place = found("jobs")
+        place = place_of("jobs")
         if place is None or not (place / "_command.py").is_file():
             sys.path.insert(0, str(root()))
         importlib.import_module("jobs.cli").main()  # which finds this `engine`

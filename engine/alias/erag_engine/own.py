@@ -11,20 +11,15 @@ from types import ModuleType
 
 def root() -> Path:
     """The folder with ``engine`` and ``jobs``: of installed packages, or of a checkout."""
-    return next(
-        parent
-        for parent in Path(__file__).resolve().parents
-        if (parent / "jobs" / "_command.py").is_file()
-    )
+    parents = Path(__file__).resolve().parents
+    return next(parent for parent in parents if (parent / "jobs" / "_command.py").is_file())
 
 
-def found(name: str) -> Path | None:
+def place_of(name: str) -> Path | None:
     """The file behind a top-level name, or its folder if it is a package."""
     spec = find_spec(name)
-    if spec is None:
-        return None
-    places = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.origin else [])]
-    return Path(places[0]).resolve() if places else None
+    places = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec else [""]
+    return Path(places[0]).resolve() if places[0] else None
 
 
 @functools.cache
@@ -34,7 +29,7 @@ def engine(below: str = "") -> ModuleType:
     Raises:
         ImportError: Python finds another package by this name.
     """
-    place = found("engine")
+    place = place_of("engine")
     if place is None or not (place / "labels" / "erag.py").is_file():
         raise ImportError(
             f"{place} is in the way of the package engine in {root()}, of which erag_engine is another name; "
