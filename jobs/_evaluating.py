@@ -301,9 +301,9 @@ def _cut(
 ) -> Partition:
     with shown_progress("cutting into shards", "rows") as on_rows:
 
-        def on_cut(what: str, done: int) -> None:
+        def on_cut(what: str, count: int) -> None:
             if what == "runs":
-                on_rows(done, done)
+                on_rows(count, count)
 
         k = max(condition.ranking.k for condition in settings)
         cut = partial(partition, files, folder / "inputs", k=k, pairs_per_shard=pairs)

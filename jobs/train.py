@@ -33,7 +33,7 @@ from engine.training.start import Start, specify_start
 from engine.training.train import Plan, fetch_model
 from engine.training.train import train as train_here
 from jobs._command import ConfigFile, command_line, run_command, with_verbosity
-from jobs._options import Size, keyword, option, options_of, take, with_signature
+from jobs._options import Size, keyword, options_of, take, with_signature
 from jobs._progress import shown_progress
 from jobs._signals import keeps
 from jobs._terminal import say, say_json, verbosity
@@ -70,41 +70,34 @@ class ReaderOptions:
     metric: str = "em"
 
 
+@dataclass(frozen=True)
+class RunningOptions:
+    """Where training writes, and within which limits.
+
+    Attributes:
+        out: Directory for the model, its curve and its page, or an address like s3://….
+        checkpoints: Directory of the checkpoints, or an address that every worker reaches; by default checkpoints in
+            `out`. They are removed when training has ended.
+        memory: Memory limit of one worker, as in 12GiB; 0 for what the machine has. It changes how many queries go
+            through the model at once, but not what the model learns.
+        dry_run: Check everything and print the plan, without training.
+    """
+
+    out: str
+    checkpoints: str | None = None
+    memory: Size = 0
+    dry_run: bool = False
+
+
 def parameters() -> list[inspect.Parameter]:
+    running = options_of(RunningOptions, _RUNNING)
     return [
         *options_of(TrainingFiles, _INPUTS, types=_FILES),
         *options_of(ReaderOptions, _READER, more_help={"metric": f"{', '.join(METRICS)}."}),
         *options_of(Recipe, _RECIPE),
-        option(
-            "out",
-            str,
-            _RUNNING,
-            "Directory for the model, its curve and its page, or an address like s3://….",
-        ),
-        option(
-            "checkpoints",
-            str | None,
-            _RUNNING,
-            "Directory of the checkpoints, or an address that every worker reaches; by default checkpoints in `out`. "
-            "They are removed when training has ended.",
-            None,
-        ),
+        *running[:2],
         *options_of(Workers, _RUNNING),
-        option(
-            "memory",
-            Size,
-            _RUNNING,
-            "Memory limit of one worker, as in 12GiB; 0 for what the machine has. It changes how many queries go "
-            "through the model at once, but not what the model learns.",
-            0,
-        ),
-        option(
-            "dry_run",
-            bool,
-            _RUNNING,
-            "Check everything and print the plan, without training.",
-            False,
-        ),
+        *running[2:],
         keyword("config", Annotated[ConfigFile, Parameter(group=_RUNNING)], None),
     ]
 
