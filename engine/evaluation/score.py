@@ -296,7 +296,7 @@ def label(
     made = annotator.label(
         Material(
             queries=inputs.queries,
-            corpus=inputs.corpus,
+            passages=inputs.corpus,
             runs=inputs.runs,
             run_names=inputs.run_names,
             pairs=pairs,

@@ -45,19 +45,12 @@ class EvaluationSettings(Protocol):
 
 @dataclass(frozen=True)
 class Role:
-    """The role in which a model reads. The reads in a role form one job, with one prompt.
+    """The role in which a model reads. The reads in a role form one job, with one prompt."""
 
-    Attributes:
-        name: its name in repeated.json and in the costs of a study.
-        title: its name in sentences, as in "reads of the judge"; empty for the reader of whole lists.
-        key: its key in ``summary.json``.
-        is_readers: whether its model stands in for the RAG system's own LLM.
-    """
-
-    name: str
-    title: str
-    key: str
-    is_readers: bool = False
+    name: str  # in repeated.json and in the costs of a study
+    title: str  # in sentences, as in "reads of the judge"; empty for the reader of whole lists
+    key: str  # in ``summary.json``
+    is_readers: bool = False  # whether its model stands in for the RAG system's own LLM
 
 
 # The RAG system's own LLM. It reads whole lists, and single passages if no other model does.
@@ -111,15 +104,12 @@ def labels_of(name: str, rows: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
 class Scale:
     """The scale of an annotator's labels.
 
-    Attributes:
-        graded: a name for labels that can lie between 0 and 1 ("the judge's graded labels"); empty for whole numbers.
-        utilities: whether labels may be negative; then only utility measures fit.
-        largest: upper bound on the labels of a user's annotator; infinite if unknown.
+    ``graded`` names labels that can lie between 0 and 1 ("the judge's graded labels"); empty for whole numbers.
     """
 
     graded: str = ""
-    utilities: bool = False
-    largest: float = math.inf
+    utilities: bool = False  # whether labels may be negative; then only utility measures fit
+    largest: float = math.inf  # upper bound on the labels of a user's annotator
 
 
 class Display(NamedTuple):
@@ -167,7 +157,7 @@ class FurtherTable:
         return self.schema if self.conclusion is None else self.conclusion.outcomes
 
     def concluded(
-        self, made: pl.DataFrame, settings: EvaluationSettings, clusters: Clusters
+        self, rows: pl.DataFrame, settings: EvaluationSettings, clusters: Clusters
     ) -> pl.DataFrame:
         """The table, computed from the tables of ``label`` for all queries.
 
@@ -175,8 +165,8 @@ class FurtherTable:
             ValueError: the conclusion has the wrong columns.
         """
         if self.conclusion is None:
-            return made
-        table = self.conclusion.conclude(made, settings, clusters)
+            return rows
+        table = self.conclusion.conclude(rows, settings, clusters)
         if dict(table.schema) != self.schema:
             raise ValueError(f"the table {self.name} has other columns than it must")
         return table
@@ -204,26 +194,6 @@ class PartialCorpusError(InputError):
     """An annotator accessed the corpus while labelling only a part of an evaluation."""
 
 
-class _Corpus:
-    """The corpus of ``Material``; absent from a part of an evaluation."""
-
-    def __get__(self, material: Material | None, owner: type[Material]) -> pl.DataFrame:
-        if material is None:
-            raise AttributeError  # there is no default
-        if material.part_for:
-            raise PartialCorpusError(
-                f"the annotator {material.part_for} looks at `corpus`, and queries are labelled in parts, each "
-                "with its own passages",
-                "count over the corpus beforehand and look at `passages`, or have all queries labelled together "
-                "(a larger `shard_pairs`, without `until` and `width`)",
-                "annotator.corpus",
-            )
-        return material.passages
-
-    def __set__(self, material: Material, corpus: pl.DataFrame) -> None:
-        material.__dict__["passages"] = corpus
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Material:
     """The material from which an annotator labels passages.
@@ -233,8 +203,6 @@ class Material:
 
     Attributes:
         queries, runs: the tables of the evaluation, or of a part of it.
-        corpus: the passages that some run lists for any query of the evaluation, for labels that use other passages. A
-            part of an evaluation has no corpus: access raises ``PartialCorpusError``.
         passages: the passages that some run lists for these queries.
         run_names: names of all runs, in order; a run may list nothing for these queries.
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
@@ -247,8 +215,7 @@ class Material:
     """
 
     queries: pl.DataFrame
-    corpus: _Corpus = _Corpus()
-    passages: pl.DataFrame = field(init=False)
+    passages: pl.DataFrame
     runs: pl.DataFrame
     run_names: Sequence[str]
     pairs: pl.DataFrame
@@ -258,6 +225,28 @@ class Material:
     rests_on: Mapping[str, AnnotatorResult] = field(default_factory=dict)
     reads: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.READS))
     part_for: str = ""
+
+    @property
+    def corpus(self) -> pl.DataFrame:
+        """The passages that some run lists for any query of the evaluation, for labels that use other passages.
+
+        Raises:
+            PartialCorpusError: the queries are a part of the evaluation, which has no corpus.
+        """
+        if self.part_for:
+            raise PartialCorpusError(
+                f"the annotator {self.part_for} looks at `corpus`, and queries are labelled in parts, each "
+                "with its own passages",
+                "count over the corpus beforehand and look at `passages`, or have all queries labelled together "
+                "(a larger `shard_pairs`, without `until` and `width`)",
+                "annotator.corpus",
+            )
+        return self.passages
+
+    def lacking(self, judgments: pl.DataFrame) -> tuple[str, ...]:
+        """The queries without any of these judgments."""
+        judged = set(judgments[QUERY_ID])
+        return tuple(query_id for query_id in self.queries[QUERY_ID] if query_id not in judged)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,9 +302,6 @@ class Annotator:
 
 def complete(traces: pl.DataFrame) -> pl.DataFrame:
     """The traces table, with nulls in the columns that this annotator lacks."""
-    missing = [
-        pl.lit(None, dtype=kind).alias(name)
-        for name, kind in tables.TRACES.items()
-        if name not in traces.columns
-    ]
-    return traces.with_columns(missing).select(list(tables.TRACES))
+    lacking = tables.TRACES.keys() - traces.columns
+    nulls = [pl.lit(None, tables.TRACES[name]).alias(name) for name in lacking]
+    return traces.with_columns(nulls).select(list(tables.TRACES))

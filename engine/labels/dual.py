@@ -17,7 +17,8 @@ import math
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -25,16 +26,10 @@ import regex
 
 from engine import tables
 from engine.labels import annotator
-from engine.labels.annotator import (
-    Annotator,
-    AnnotatorResult,
-    FurtherTable,
-    Material,
-    complete,
-    labels_of,
-)
+from engine.labels.annotator import Annotator, AnnotatorResult, Material, complete, labels_of
 from engine.messages.checked import CheckedSettings
 from engine.messages.notes import Note, count_note
+from engine.messages.wording import with_interval
 from engine.scoring.normalize import normalize_answer
 from engine.statistics.arrays import Ints, Mask
 from engine.statistics.bounded import mean_interval
@@ -45,19 +40,11 @@ from engine.tables import ARTICLE_ID, DOC_ID, LABEL, PROVENANCE, QUERY_ID, RUN, 
 PROVENANCE_NAME = "provenance"
 
 
-def label_provenance(
-    pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
-) -> pl.DataFrame:
-    """Labels table, 1.0 or 0.0, for each (``query_id``, ``doc_id``) of ``pairs``.
+def gold_articles(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.Series:
+    """The passages' gold articles; null for none.
 
     All passages of a gold article are relevant, as in the eRAG paper; without provenance none is.
     """
-    is_gold = gold_articles(pairs, queries, corpus).is_not_null().cast(pl.Float64)
-    return labels_of(PROVENANCE_NAME, pairs.with_columns(is_gold.alias(LABEL)), pl.col(LABEL))
-
-
-def gold_articles(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.Series:
-    """The passages' gold articles; null for none."""
     rows = pairs.join(
         corpus.select(DOC_ID, ARTICLE_ID), on=DOC_ID, how="left", maintain_order="left"
     ).join(queries.select(QUERY_ID, PROVENANCE), on=QUERY_ID, how="left", maintain_order="left")
@@ -66,26 +53,24 @@ def gold_articles(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFra
 
 
 def _label_provenance(material: Material) -> AnnotatorResult:
-    queries, corpus = material.queries, material.passages
-    labels = label_provenance(material.pairs, queries, corpus)
+    passages = material.passages.height
+    gold = gold_articles(material.pairs, material.queries, material.passages)
+    is_gold = pl.col(ARTICLE_ID).is_not_null().cast(pl.Float64)
+    labels = labels_of(PROVENANCE_NAME, material.pairs.with_columns(gold), is_gold)
     none_listed = labels.height > 0 and labels[LABEL].sum() == 0
     note = count_note(
         "no_gold_article_listed",
-        corpus.height if none_listed else 0,
+        passages if none_listed else 0,
         "listed [passage|passages], and none from a gold article: check that queries and corpus use the "
         "same article ids",
-        passages=corpus.height,
+        passages=passages,
     )
-    traces = complete(labels.with_columns(gold_articles(labels, queries, corpus)))
-    return AnnotatorResult(labels, traces, notes=(note,))
+    return AnnotatorResult(labels, complete(labels.with_columns(gold)), notes=(note,))
 
 
 def _provenance_notes(queries: pl.DataFrame) -> Iterator[Note]:
-    yield count_note(
-        "queries_without_provenance",
-        int((queries[PROVENANCE].list.len() == 0).sum()),
-        "[query has|queries have] no provenance",
-    )
+    lacking, what = int((queries[PROVENANCE].list.len() == 0).sum()), "[query has|queries have]"
+    yield count_note("queries_without_provenance", lacking, f"{what} no provenance")
 
 
 PROVENANCE_ANNOTATOR = Annotator(
@@ -132,11 +117,7 @@ def count_running_on(queries: pl.DataFrame) -> int:
 
 
 def find_answers(
-    pairs: pl.DataFrame,
-    queries: pl.DataFrame,
-    corpus: pl.DataFrame,
-    *,
-    name: str = CONTAINMENT_NAME,
+    pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame, name: str = CONTAINMENT_NAME
 ) -> pl.DataFrame:
     """``query_id``, ``doc_id``, ``answer``: the first answer that the passage holds; null for none.
 
@@ -157,8 +138,9 @@ def find_answers(
 def holds_tokens(text: str, answers: Sequence[str]) -> str | None:
     """The first answer whose tokens stand in a row in the text, if any."""
     tokens = f" {' '.join(tokenize(text))} "
-    held = (a for a in answers if (own := _tokens(a)) and f" {' '.join(own)} " in tokens)
-    return next(held, None)
+    return next(
+        (a for a in answers if (own := _tokens(a)) and f" {' '.join(own)} " in tokens), None
+    )
 
 
 def _holds_substring(text: str, answers: Sequence[str]) -> str | None:
@@ -175,24 +157,19 @@ def _tokens(answer: str) -> tuple[str, ...]:
 _normalized = functools.lru_cache(maxsize=4096)(normalize_answer)
 
 
-def _label_by(name: str) -> Callable[[Material], AnnotatorResult]:
-    def label_material(material: Material) -> AnnotatorResult:
-        matches = find_answers(material.pairs, material.queries, material.passages, name=name)
-        labels = labels_of(name, matches, pl.col(tables.ANSWER).is_not_null().cast(pl.Float64))
-        return AnnotatorResult(labels, complete(labels.with_columns(matches[tables.ANSWER])))
-
-    return label_material
+def _label_by(name: str, material: Material) -> AnnotatorResult:
+    matches = find_answers(material.pairs, material.queries, material.passages, name)
+    labels = labels_of(name, matches, pl.col(tables.ANSWER).is_not_null().cast(pl.Float64))
+    return AnnotatorResult(labels, complete(labels.with_columns(matches[tables.ANSWER])))
 
 
 def _nothing_to_find(
-    queries: pl.DataFrame, found_as: Callable[[str], Sequence[str] | str], name: str
+    queries: pl.DataFrame, find: Callable[[str], Sequence[str] | str], name: str
 ) -> Note:
+    answers = queries[tables.ANSWERS].to_list()
     return count_note(
         "queries_with_nothing_to_find",
-        sum(
-            bool(answers) and not any(map(found_as, answers))
-            for answers in queries[tables.ANSWERS].to_list()
-        ),
+        sum(bool(texts) and not any(map(find, texts)) for texts in answers),
         f"[query has|queries have] answers of which {name} has nothing to look for",
         about=(name,),
     )
@@ -211,7 +188,7 @@ def _containment_notes(queries: pl.DataFrame) -> Iterator[Note]:
 CONTAINMENT_ANNOTATOR = Annotator(
     name=CONTAINMENT_NAME,
     meaning="1 if the passage has an answer's words in a row",
-    label=_label_by(CONTAINMENT_NAME),
+    label=partial(_label_by, CONTAINMENT_NAME),
     unfit_tasks=_UNFIT,
     query_notes=_containment_notes,
     finds_answers=True,
@@ -221,7 +198,7 @@ BY_SUBSTRING = replace(
     CONTAINMENT_ANNOTATOR,
     name=SUBSTRING,
     meaning="1 if the passage has an answer as a string",
-    label=_label_by(SUBSTRING),
+    label=partial(_label_by, SUBSTRING),
     query_notes=lambda queries: [_nothing_to_find(queries, _normalized, SUBSTRING)],
 )
 
@@ -257,13 +234,8 @@ def _label(material: Material) -> AnnotatorResult:
     ).select(list(tables.DUAL_LABELS))
     label = (pl.col(tables.DOCUMENT_LABEL) & pl.col(WORD_LABEL)).cast(pl.Float64)
     labels = labels_of(NAME, both, label)
-    events = dual_events(
-        material.runs,
-        both,
-        material.queries[QUERY_ID].to_list(),
-        sorted({1, settings.ranking.k}),
-        names=material.run_names,
-    )
+    query_ids, cutoffs = material.queries[QUERY_ID].to_list(), sorted({1, settings.ranking.k})
+    events = dual_events(material.runs, both, query_ids, cutoffs, names=material.run_names)
     # The gold article and the answer, whether or not both are there.
     traces = labels.with_columns(document.traces[ARTICLE_ID], word.traces[tables.ANSWER])
     return AnnotatorResult(
@@ -282,33 +254,26 @@ def display(probabilities: pl.DataFrame, level: str) -> annotator.Display:
     """The probabilities for printing, by run and cutoff; ``level`` is the suffix of figures with intervals."""
     columns = probabilities.select(RUN, K).unique(maintain_order=True).rows()
     several = probabilities[RUN].n_unique() > 1
-    cells = {(row[RUN], row[K], row["probability"]): row for row in probabilities.to_dicts()}
+    texts = {
+        (run, k, name): "undefined" if math.isnan(value) else with_interval(value, low, high, 2)
+        for run, k, _, name, value, low, high, _ in probabilities.iter_rows()
+    }
     return annotator.Display(
         f"Gold documents (Doc), answers held (Word){level.replace('[', '[exact ')}",
         ["probability"],
         [f"{run} @{k}" if several else f"@{k}" for run, k in columns],
-        [
-            ([name], [_shown_value(cells[run, k, name]) for run, k in columns])
-            for name in PROBABILITIES
-        ],
+        [([name], [texts[run, k, name] for run, k in columns]) for name in PROBABILITIES],
     )
 
 
-def _shown_value(row: dict[str, Any]) -> str:
-    if math.isnan(row[tables.VALUE]):
-        return "undefined"
-    bounds = "" if math.isnan(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
-    return f"{row[tables.VALUE]:.2f}{bounds}"
-
-
-_PROBABILITIES = FurtherTable(
+_PROBABILITIES = annotator.FurtherTable(
     name="dual",
     schema=tables.DUAL,
     in_summary=True,
     conclusion=annotator.Conclusion(tables.DUAL_EVENTS, _conclude),
     display=display,
 )
-_BOTH = FurtherTable(name="dual_labels", schema=tables.DUAL_LABELS)
+_BOTH = annotator.FurtherTable(name="dual_labels", schema=tables.DUAL_LABELS)
 
 ANNOTATOR = Annotator(
     name=NAME,
@@ -324,10 +289,7 @@ PROBABILITIES = ("P(Doc)", "P(Word)", "P(Doc ∩ Word)", "P(Doc | Word)", "P(Wor
 
 
 class Probability(NamedTuple):
-    """A probability with its interval.
-
-    ``value`` in [0, 1]; NaN if the condition never occurs (``note``). Bounds are NaN then, and if not requested.
-    """
+    """A probability in [0, 1] with its interval; NaN if the condition never occurs, bounds also if not requested."""
 
     name: str
     value: float
@@ -351,15 +313,20 @@ def dual_probabilities(
     """
     always, both = np.ones_like(document), document & word
     events = [(document, always), (word, always), (both, always), (both, word), (both, document)]
-    return [
-        _proportion(
-            name,
-            event[condition],
-            None if clusters is None else np.unique(clusters[condition], return_inverse=True)[1],
-            bootstrap,
-        )
-        for name, (event, condition) in zip(PROBABILITIES, events, strict=True)
-    ]
+    probabilities = []
+    for name, (event, condition) in zip(PROBABILITIES, events, strict=True):
+        value = low = high = math.nan
+        note = "undefined: the condition never occurs"
+        if n := int(condition.sum()):
+            value, note = int(event[condition].sum()) / n, ""
+            if bootstrap.resamples:
+                codes = None
+                if clusters is not None:
+                    codes = np.unique(clusters[condition], return_inverse=True)[1]
+                outcomes = event[condition].astype(np.float64)
+                low, high = mean_interval(outcomes, bootstrap.confidence, codes)
+        probabilities.append(Probability(name, value, low, high, note))
+    return probabilities
 
 
 def dual_events(
@@ -382,13 +349,10 @@ def dual_events(
         cutoffs: 1 or more each.
     """
     labelled = runs.join(both, on=[QUERY_ID, DOC_ID], how="left")
+    either = pl.col(tables.DOCUMENT_LABEL, WORD_LABEL).fill_null(False)
     hits = [
         labelled.group_by(RUN, QUERY_ID).agg(
-            pl.lit(cutoff, pl.Int64).alias(K),
-            (
-                pl.col(tables.DOCUMENT_LABEL, WORD_LABEL).fill_null(False)
-                & (pl.col(tables.RANK) <= cutoff)
-            ).any(),
+            pl.lit(cutoff, pl.Int64).alias(K), (either & (pl.col(tables.RANK) <= cutoff)).any()
         )
         for cutoff in cutoffs
     ]
@@ -422,16 +386,3 @@ def dual_table(
         five = dual_probabilities(document, word, bootstrap, numbered(counted[QUERY_ID], clusters))
         rows += [(run, cutoff, counted.height, *probability) for probability in five]
     return pl.DataFrame(rows, schema=tables.DUAL, orient="row")
-
-
-def _proportion(
-    name: str, events: Mask, clusters: Ints | None, bootstrap: Bootstrap
-) -> Probability:
-    nan = float("nan")
-    if len(events) == 0:
-        return Probability(name, nan, nan, nan, "undefined: the condition never occurs")
-    value = int(events.sum()) / len(events)
-    if not bootstrap.resamples:
-        return Probability(name, value, nan, nan, "")
-    low, high = mean_interval(events.astype(np.float64), bootstrap.confidence, clusters)
-    return Probability(name, value, low, high, "")

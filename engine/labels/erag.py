@@ -50,11 +50,12 @@ from engine.labels.annotator import (
 )
 from engine.messages.checked import CheckedSettings
 from engine.messages.notes import Note
+from engine.messages.wording import with_interval
 from engine.reading.prompting.prompts import ABSTAIN, JUDGE, QUESTION, read_template, styles
 from engine.scoring.metrics import Metric, get_metric, score_outputs
 from engine.statistics.bounded import mean_interval
 from engine.statistics.comparison import Clusters, numbered
-from engine.tables import CONFIDENCE, DOC_ID, KNOWN, LABEL, LOW, METRIC, OUTPUT, QUERY_ID, VALUE, N
+from engine.tables import CONFIDENCE, DOC_ID, KNOWN, LABEL, METRIC, OUTPUT, QUERY_ID, VALUE
 
 NAME = "erag"
 _ANOTHER_READER = Role("erag", "the reader for eRAG", "erag_reader", is_readers=True)
@@ -72,11 +73,6 @@ class Options(CheckedSettings):
     erag_reader: str | None = None
 
 
-def label_erag(scored_reads: pl.DataFrame) -> pl.DataFrame:
-    """Labels table from single-passage reads: a label is the read's downstream ``value`` in [0, 1]."""
-    return annotator.labels_of(NAME, scored_reads, pl.col(VALUE))
-
-
 def trace_erag(
     labels: pl.DataFrame, reads: pl.DataFrame, queries: pl.DataFrame, metric: str | Metric
 ) -> pl.DataFrame:
@@ -92,22 +88,16 @@ def trace_erag(
     answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, tables.ANSWERS).iter_rows())
 
     @functools.cache
-    def matched(query_id: str, output: str, label: float) -> str | None:
+    def answer(query_id: str, output: str, label: float) -> str | None:
         if label <= 0 or (function.own and len(answers[query_id]) > 1):
             return None
         # The metric is a maximum over answers, so a single answer gives the label.
-        giving = (answer for answer in answers[query_id] if function(output, [answer]) == label)
-        return next(giving, None)
+        return next((text for text in answers[query_id] if function(output, [text]) == label), None)
 
-    values = zip(labels[QUERY_ID], reads[OUTPUT], labels[LABEL], strict=True)
-    return complete(
-        labels.with_columns(
-            reads[tables.READ_KEY],
-            reads[OUTPUT],
-            pl.lit(function.name).alias(METRIC),
-            pl.Series(tables.ANSWER, [matched(*row) for row in values], dtype=pl.String),
-        )
-    )
+    rows = zip(labels[QUERY_ID], reads[OUTPUT], labels[LABEL], strict=True)
+    matches = pl.Series(tables.ANSWER, [answer(*row) for row in rows], dtype=pl.String)
+    named = pl.lit(function.name).alias(METRIC)
+    return complete(labels.with_columns(reads[tables.READ_KEY], reads[OUTPUT], named, matches))
 
 
 def asks(settings: EvaluationSettings) -> annotator.Ask:
@@ -121,7 +111,8 @@ def asks(settings: EvaluationSettings) -> annotator.Ask:
 def _label(material: Material) -> AnnotatorResult:
     queries, metric = material.queries, material.settings.reader.metric
     # The output of a failed read is empty, which scores 0.
-    labels = label_erag(score_outputs(material.reads, queries, metric))
+    scored = score_outputs(material.reads, queries, metric)
+    labels = annotator.labels_of(NAME, scored, pl.col(VALUE))
     return AnnotatorResult(labels, trace_erag(labels, material.reads, queries, metric))
 
 
@@ -162,8 +153,8 @@ def best(reads: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
     passage = pl.col(tables.DOC_IDS).list.first().fill_null("")
     named, pair = reads.with_columns(passage.alias(DOC_ID), value.alias(VALUE)), [QUERY_ID, DOC_ID]
     most = pl.col(VALUE).max().over(pair)
-    of_most = named.filter((pl.col(VALUE) == most) | most.is_null())
-    return of_most.unique(pair, keep="first", maintain_order=True)
+    highest = named.filter((pl.col(VALUE) == most) | most.is_null())
+    return highest.unique(pair, keep="first", maintain_order=True)
 
 
 def with_closed(reads: pl.DataFrame) -> pl.DataFrame:
@@ -195,12 +186,21 @@ def _asks_scores(role: Role, closed: bool, settings: EvaluationSettings) -> anno
     return replace(ask, task=QUESTION, prompt=style, augmentation="in-prompt")
 
 
+_MEANINGS = {
+    "likelihood": "probability by token of the likeliest reference answer",
+    "dig": "gain in a reference answer's probability by the passage",
+    "pmi": "above 0 if the passage makes the query likelier",
+    "perplexity": "the reader's certainty of its answer, 1 / perplexity",
+}
+
+
 def _annotator(
-    name: str, meaning: str, value: pl.Expr, scale: Scale, role: Role, closed: bool = False
+    name: str, value: pl.Expr, graded: str, role: Role, *, closed: bool = False
 ) -> annotator.Annotator:
+    scale = Scale(graded, utilities=not graded)
     return annotator.Annotator(
         name=name,
-        meaning=meaning,
+        meaning=_MEANINGS[name],
         label=partial(_label_scored, name, value, closed),
         uses_options_of=(NAME,),
         needs_answers=role == _ANSWERS,
@@ -210,36 +210,10 @@ def _annotator(
     )
 
 
-LIKELIHOOD = _annotator(
-    "likelihood",
-    "probability by token of the likeliest reference answer",
-    _BY_TOKEN,
-    Scale(graded="likelihoods of answers"),
-    _ANSWERS,
-)
-DIG = _annotator(
-    "dig",
-    "gain in a reference answer's probability by the passage",
-    _WHOLE,
-    Scale(graded="document information gains"),
-    _ANSWERS,
-    closed=True,
-)
-PMI = _annotator(
-    "pmi",
-    "above 0 if the passage makes the query likelier",
-    _LOG,
-    Scale(utilities=True),
-    _QUESTIONS,
-    closed=True,
-)
-PERPLEXITY = _annotator(
-    "perplexity",
-    "the reader's certainty of its answer, 1 / perplexity",
-    _BY_TOKEN,
-    Scale(graded="inverse perplexities"),
-    _OWN,
-)
+LIKELIHOOD = _annotator("likelihood", _BY_TOKEN, "likelihoods of answers", _ANSWERS)
+DIG = _annotator("dig", _WHOLE, "document information gains", _ANSWERS, closed=True)
+PMI = _annotator("pmi", _LOG, "", _QUESTIONS, closed=True)
+PERPLEXITY = _annotator("perplexity", _BY_TOKEN, "inverse perplexities", _OWN)
 
 
 GAIN = "gain"
@@ -250,7 +224,8 @@ def _label_gain(material: Material) -> AnnotatorResult:
     scored = score_outputs(material.reads, queries, metric)
     both = with_closed(scored).with_columns(pl.col(tables.DOC_IDS).list.first().alias(DOC_ID))
     labels = annotator.labels_of(GAIN, both, GAINED.fill_null(0.0))
-    traces = trace_erag(label_erag(both), both, queries, metric)
+    scores = annotator.labels_of(NAME, both, pl.col(VALUE))
+    traces = trace_erag(scores, both, queries, metric)
     gains = traces.with_columns(pl.lit(GAIN).alias(tables.ANNOTATOR), labels[LABEL])
     known = pl.col(CLOSED) >= HELPS
     outcomes = both.group_by(QUERY_ID, maintain_order=True).agg(
@@ -271,27 +246,24 @@ def _conclude(
         rate = float(harmed.sum() / sizes.sum())
         if settings.bootstrap.resamples:
             # Passages of a query are not independent: each query is a cluster, or in one.
-            of_query = numbered(known[QUERY_ID], clusters)
-            places = np.arange(known.height) if of_query is None else of_query
+            codes = numbered(known[QUERY_ID], clusters)
+            places = np.arange(known.height) if codes is None else codes
             spoilt = np.concatenate([np.arange(n) < h for n, h in zip(sizes, harmed, strict=True)])
-            low, high = mean_interval(
-                spoilt.astype(np.float64), settings.bootstrap.confidence, np.repeat(places, sizes)
-            )
+            level, scores = settings.bootstrap.confidence, spoilt.astype(np.float64)
+            low, high = mean_interval(scores, level, np.repeat(places, sizes))
     row = (outcomes.height, known.height, int(sizes.sum()), int(harmed.sum()), rate, low, high)
     return pl.DataFrame([row], schema=tables.HARM, orient="row")
 
 
 def display_harm(harm: pl.DataFrame, level: str) -> annotator.Display:
     """The harm rate for printing; ``level`` as in ``dual.display``."""
-    (row,) = harm.to_dicts()
-    rate = "undefined" if not row[KNOWN] else f"{row[VALUE]:.3f}"
-    bounds = f" [{row[LOW]:.3f}, {row[tables.HIGH]:.3f}]" if row[LOW] == row[LOW] else ""
-    figures = [str(row[tables.PASSAGES]), str(row[tables.HARMED]), rate + bounds]
+    ((n, known, passages, harmed, *rate),) = harm.iter_rows()
+    shown = with_interval(*rate) if known else "undefined"
     return annotator.Display(
         "Harm: passages that turn an answer wrong that is right without any",
         ["queries answered right without a passage"],
         ["their passages", "that turn it wrong", f"harm rate{level}"],
-        [([f"{row[KNOWN]} of {row[N]}"], figures)],
+        [([f"{known} of {n}"], [str(passages), str(harmed), shown])],
     )
 
 
@@ -372,16 +344,6 @@ def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
     return complete(labels.with_columns(reads[tables.READ_KEY], reads[OUTPUT], reads[CONFIDENCE]))
 
 
-def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
-    """Traces of utilities, in the order of ``reads``, which may decline: reads, and traces of ``helpful`` labels."""
-    of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, tables.ANSWER, tables.ARTICLE_ID)
-    return complete(
-        labels.with_columns(reads[tables.READ_KEY], reads[CONFIDENCE]).join(
-            of_helpful, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"
-        )
-    )
-
-
 def _asks_utility(settings: EvaluationSettings) -> annotator.Ask:
     options, reader = settings.options(UtilityOptions), settings.reader
     style = reader.prompt if reader.prompt in styles(ABSTAIN) else None
@@ -397,9 +359,13 @@ def _asks_utility(settings: EvaluationSettings) -> annotator.Ask:
 
 
 def _label_utility(material: Material) -> AnnotatorResult:
-    (helpful,) = material.rests_on.values()
-    labels = label_utility(material.reads, helpful.labels)
-    return AnnotatorResult(labels, trace_utility(labels, material.reads, helpful.traces))
+    (helpful,), reads = material.rests_on.values(), material.reads
+    labels = label_utility(reads, helpful.labels)
+    columns, pair = (OUTPUT, METRIC, tables.ANSWER, tables.ARTICLE_ID), [QUERY_ID, DOC_ID]
+    traced = labels.with_columns(reads[tables.READ_KEY], reads[CONFIDENCE])
+    origins = helpful.traces.select(*pair, *columns)
+    traces = traced.join(origins, on=pair, how="left", maintain_order="left")
+    return AnnotatorResult(labels, complete(traces))
 
 
 def _score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterator[Note]:
@@ -411,11 +377,10 @@ def _score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterator
             "UDCG is 0 where a run lists nothing, and 0.42 or more for any list, so empty lists "
             "dominate its comparison of runs; `missing` skip leaves them out",
         )
-    for (run, measure), scores_of_run in listed.group_by(
-        [tables.RUN, tables.MEASURE], maintain_order=True
-    ):
-        spread = float(scores_of_run[VALUE].max() - scores_of_run[VALUE].min())  # type: ignore[operator, arg-type]
-        if scores_of_run.height > 1 and spread < _SPREAD:
+    cells = listed.group_by([tables.RUN, tables.MEASURE], maintain_order=True)
+    for (run, measure), cell in cells:
+        spread = float(cell[VALUE].max() - cell[VALUE].min())  # type: ignore[operator, arg-type]
+        if cell.height > 1 and spread < _SPREAD:
             yield Note(
                 "utilities_all_alike",
                 1,
@@ -423,15 +388,13 @@ def _score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterator
                 "declines, and correlations are of differences too small to mean anything",
                 (str(run),),
             )
-    if (
-        settings.reader.task != "short-answer"
-        and settings.options(UtilityOptions).abstain_prompt is None
-    ):
+    task, prompt = settings.reader.task, settings.options(UtilityOptions).abstain_prompt
+    if task != "short-answer" and prompt is None:
         yield Note(
             "abstain_prompt_of_another_task",
             1,
             "the prompt that lets the reader decline asks a question, and the task is "
-            f"{settings.reader.task}: `abstain_prompt` FILE asks as the task does",
+            f"{task}: `abstain_prompt` FILE asks as the task does",
         )
 
 
@@ -483,9 +446,7 @@ class JudgeOptions(CheckedSettings):
 def label_judge(reads: pl.DataFrame, labels: JudgeLabels) -> pl.DataFrame:
     """Labels table from single-passage reads, by the probability of the judge's first choice.
 
-    Args:
-        reads: ``query_id``, ``doc_ids`` (length 1), ``confidence`` in [0, 1]; null for a failed read: label 0.
-        labels: ``binary``: 1.0 if the probability exceeds 1/2, else 0.0; ``graded``: the probability itself.
+    ``binary``: 1.0 if the probability exceeds 1/2, else 0.0; ``graded``: the probability itself; 0 for a failed read.
     """
     probability = pl.col(CONFIDENCE).fill_null(0.0)
     value = probability if labels == "graded" else (probability > 0.5).cast(pl.Float64)

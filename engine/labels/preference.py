@@ -13,14 +13,7 @@ import scipy as sp
 
 from engine import tables
 from engine.labels import annotator
-from engine.labels.annotator import (
-    AnnotatorResult,
-    Display,
-    FurtherTable,
-    Scale,
-    complete,
-    labels_of,
-)
+from engine.labels.annotator import AnnotatorResult, FurtherTable, Scale, complete, labels_of
 from engine.messages.checked import CheckedSettings
 from engine.messages.notes import count_note
 from engine.messages.wording import with_interval
@@ -74,27 +67,24 @@ def label_preferences(judgments: pl.DataFrame, method: PreferenceLabels) -> pl.D
     that few judgments give labels off 0 and 1.
     """
     judgments = judgments.filter(pl.col(SHOWN).list.len() > 0)
-    counts = (
-        judgments.explode(SHOWN)
-        .group_by(QUERY_ID, pl.col(SHOWN).alias(DOC_ID), maintain_order=True)
-        .agg(
-            pl.len().cast(pl.Int64).alias(TIMES_SHOWN),
-            pl.col(BEST).list.contains(pl.col(SHOWN)).sum().cast(pl.Int64).alias(TIMES_CHOSEN),
-        )
+    passage, chosen = pl.col(SHOWN).alias(DOC_ID), pl.col(BEST).list.contains(pl.col(SHOWN))
+    shown = judgments.explode(SHOWN).group_by(QUERY_ID, passage, maintain_order=True)
+    counts = shown.agg(
+        pl.len().cast(pl.Int64).alias(TIMES_SHOWN),
+        chosen.sum().cast(pl.Int64).alias(TIMES_CHOSEN),
     )
     if method == "share":
         labels = pl.col(TIMES_CHOSEN) / pl.col(TIMES_SHOWN)
         return counts.with_columns(labels.alias(LABEL)).select(list(tables.PREFERENCE_LABELS))
     fitted = [
         (query_id, doc_id, label)
-        for (query_id,), of_query in judgments.group_by([QUERY_ID], maintain_order=True)
-        for doc_id, label in _fit(of_query).items()
+        for (query_id,), own in judgments.group_by([QUERY_ID], maintain_order=True)
+        for doc_id, label in _fit(own).items()
     ]
     schema = {name: tables.PREFERENCE_LABELS[name] for name in (QUERY_ID, DOC_ID, LABEL)}
     strengths = pl.DataFrame(fitted, schema=schema, orient="row")
-    return counts.join(strengths, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left").select(
-        list(tables.PREFERENCE_LABELS)
-    )
+    labelled = counts.join(strengths, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left")
+    return labelled.select(list(tables.PREFERENCE_LABELS))
 
 
 def _fit(judgments: pl.DataFrame) -> dict[str, float]:
@@ -118,8 +108,7 @@ def _label(material: annotator.Material) -> AnnotatorResult:
     counted_labels = label_preferences(judgments, options.preference_labels)
     labels = labels_of(NAME, counted_labels, pl.col(LABEL))  # sparse, like qrels
     beyond = labels.join(material.runs, on=[QUERY_ID, DOC_ID], how="anti")
-    judged = set(labels[QUERY_ID])
-    unjudged = tuple(query for query in material.queries[QUERY_ID] if query not in judged)
+    unjudged = material.lacking(labels)
     compared = judgments.filter(pl.col(tables.RUN) != "")
     is_known = pl.all_horizontal(pl.col(tables.RUN, tables.RUN_B).is_in(material.run_names))
     known = compared.filter(is_known)
@@ -216,13 +205,13 @@ def _conclude(
     return pl.DataFrame(rows, schema=tables.PREFERRED, orient="row")
 
 
-def _display(table: pl.DataFrame, level: str) -> Display:
+def _display(table: pl.DataFrame, level: str) -> annotator.Display:
     rows = [
         (row[:3], [f"{row[3]} of {row[4]}", with_interval(*row[5:8], plus="+")])
         for row in table.iter_rows()
     ]
     title = "What people prefer: the share of queries for run, less that for run_b"
-    return Display(title, table.columns[:3], ["judged", f"difference{level}"], rows)
+    return annotator.Display(title, table.columns[:3], ["judged", f"difference{level}"], rows)
 
 
 _PREFERRED = FurtherTable(

@@ -49,9 +49,8 @@ def covered(judged: Sequence[str], matcher: SequenceMatcher[str]) -> float:
     place, _, size = matcher.find_longest_match()
     if size < min(_LEAST_WORDS, len(judged)):
         return 0.0
-    glue = " " * (
-        2 * count_letters("".join(judged)) < len(judged)
-    )  # none where most words are letters
+    # None where most words are letters.
+    glue = " " * (2 * count_letters("".join(judged)) < len(judged))
     return len(glue.join(judged[place : place + size])) / max(1, len(glue.join(judged)))
 
 
@@ -71,16 +70,16 @@ def label_by_text(judgments: pl.DataFrame, material: Material) -> pl.DataFrame:
     """
     texts = material.passages.select(DOC_ID, TEXT)
     passages = {doc_id: spaced(text).split() for doc_id, text in texts.iter_rows()}
-    asked = material.queries.select(QUERY_ID, ANSWERS)
-    answers = {query_id: [*map(spaced, own)] for query_id, own in asked.iter_rows()}
+    queries = material.queries.select(QUERY_ID, ANSWERS)
+    answers = {query_id: [*map(spaced, own)] for query_id, own in queries.iter_rows()}
     judged: dict[str, list[tuple[float, list[str], list[str]]]] = {}
     text = pl.col(DOC_ID).str.normalize("NFC")  # as passages are
     rated = judgments.filter(pl.col(LABEL) >= 0).select(QUERY_ID, text, LABEL, BY_TEXT)
     for query_id, whole, label, is_text in rated.iter_rows():
         sentences = [] if is_text else _SENTENCE_ENDS.split(whole)
-        bearing = [one for one in sentences if holds_tokens(spaced(one), answers[query_id])]
-        for one in bearing or [whole]:
-            words = spaced(one).split()
+        bearing = [each for each in sentences if holds_tokens(spaced(each), answers[query_id])]
+        for part in bearing or [whole]:
+            words = spaced(part).split()
             judged.setdefault(query_id, []).append((label, words, spaced(whole).split()))
     rows = []
     for query_id, doc_id in material.pairs.filter(pl.col(QUERY_ID).is_in([*judged])).iter_rows():
@@ -97,13 +96,13 @@ def label_by_text(judgments: pl.DataFrame, material: Material) -> pl.DataFrame:
 def _label(material: Material) -> AnnotatorResult:
     judgments = material.tables[INPUT.name]
     by_text = BY_TEXT in judgments.columns
-    found = label_by_text(judgments, material) if by_text else judgments
+    rows = label_by_text(judgments, material) if by_text else judgments
     # Those by id are sparse, and reach beyond the lists; any may be grades above 1.
-    labels = labels_of(NAME, found, pl.col(LABEL))
+    labels = labels_of(NAME, rows, pl.col(LABEL))
     if by_text:
         last = count_note(
             "carried_judgments",
-            int(found[CARRIED].sum()),
+            int(rows[CARRIED].sum()),
             "judgment[|s] of a text [was|were] carried to a passage that covers all or a part of it",
         )
     else:
@@ -115,8 +114,7 @@ def _label(material: Material) -> AnnotatorResult:
             printed=material.relevant != "qrels",
         )
     # A label below 0 says that the passage was not judged.
-    judged = set(judgments.filter(pl.col(LABEL) >= 0)[QUERY_ID])
-    unjudged = tuple(query for query in material.queries[QUERY_ID] if query not in judged)
+    unjudged = material.lacking(judgments.filter(pl.col(LABEL) >= 0))
     notes = (
         count_note(
             "queries_without_judgments",
@@ -132,7 +130,7 @@ def _label(material: Material) -> AnnotatorResult:
         ),
         last,
     )
-    traces = complete(labels).with_columns([found[CARRIED]] if by_text else [])
+    traces = complete(labels).with_columns([rows[CARRIED]] if by_text else [])
     return AnnotatorResult(labels, traces, notes=notes, unjudged=unjudged)
 
 

@@ -39,8 +39,8 @@ ANNOTATORS: dict[str, Annotator] = {
 
 def input_tables() -> dict[str, InputTable]:
     """The files that the engine's annotators need, by the name of the input."""
-    needed = (annotator.needs_input for annotator in ANNOTATORS.values())
-    return {table.name: table for table in needed if table is not None}
+    inputs = (annotator.needs_input for annotator in ANNOTATORS.values())
+    return {table.name: table for table in inputs if table is not None}
 
 
 Options = TypeVar("Options")
@@ -72,19 +72,15 @@ class LabelSettings(CheckedSettings):
             if isinstance(annotator, str) and name not in ANNOTATORS:
                 if instead := GONE.get(("annotator", name)):
                     raise InputError(f"the annotator {name} is gone", instead, "annotator.gone")
-                raise InputError(
-                    f"unknown annotator {name!r}",
-                    f"{meant(name, ANNOTATORS)}use {known}",
-                    "annotator.unknown",
-                )
+                remedy = f"{meant(name, ANNOTATORS)}use {known}"
+                raise InputError(f"unknown annotator {name!r}", remedy, "annotator.unknown")
             # Duplicates would count every label and every query twice.
             if name in taken and taken[name] == annotator:
                 problem = f"`annotators` has {name!r} twice"
                 raise InputError(problem, "give each annotator once", "annotator.twice")
             if name in taken or (isinstance(annotator, Annotator) and name in ANNOTATORS):
-                raise InputError(
-                    f"two annotators are called {name!r}", "rename yours", "annotator.ambiguous"
-                )
+                problem = f"two annotators are called {name!r}"
+                raise InputError(problem, "rename yours", "annotator.ambiguous")
             taken[name] = annotator
 
     def listed(self) -> tuple[Annotator, ...]:
@@ -125,25 +121,17 @@ _USUAL_GRADED = ("nDCG", "P", "Success")
 
 @dataclass(frozen=True)
 class Resolution:
-    """Settings, resolved once (``Settings.resolved``).
-
-    Attributes:
-        listed: the requested annotators, in their order.
-        needed: pairs of a listed annotator and one that its labels rest on, in order, the annotator itself last.
-        annotators: all annotators in use: the ones that labels rest on first, then the requested ones.
-        asks: reads that annotators need, by the annotator's name.
-        roles: the same by role, with the reader of whole lists, in the order of reading.
-        scales: the scale of every listed annotator's labels, by name.
-        measures: the measures in the settings, or the default ones for the annotators' labels. The first is primary.
+    """Settings, resolved once (``Settings.resolved``); ``needed`` are pairs of a listed annotator and one that its labels
+    rest on, in order, itself last.
     """
 
-    listed: tuple[Annotator, ...]
+    listed: tuple[Annotator, ...]  # the requested ones, in their order
     needed: tuple[tuple[Annotator, Annotator], ...]
-    annotators: tuple[Annotator, ...]
-    asks: Mapping[str, Ask]
-    roles: tuple[Ask, ...]
-    scales: Mapping[str, Scale]
-    measures: tuple[Measure, ...]
+    annotators: tuple[Annotator, ...]  # in use: those that labels rest on, then the requested ones
+    asks: Mapping[str, Ask]  # reads that annotators need, by the annotator's name
+    roles: tuple[Ask, ...]  # by role, with the reader of whole lists, in the order of reading
+    scales: Mapping[str, Scale]  # of every listed annotator's labels, by name
+    measures: tuple[Measure, ...]  # of the settings, or the usual ones of the labels; primary first
 
     def reasons(
         self, annotator: str, *, real_valued: bool = False, above_one: bool = False
@@ -154,9 +142,8 @@ class Resolution:
             real_valued: whether some label lies between whole numbers, if computed.
             above_one: whether some label exceeds 1 besides.
         """
-        scale = self.scales[annotator]
+        scale, above = self.scales[annotator], real_valued and above_one
         graded = scale.graded or ("real-valued labels" if real_valued else "")
-        above = real_valued and above_one
         return [
             why_undefined(measure, utilities=scale.utilities, graded=graded, above_one=above)
             for measure in self.measures
@@ -170,45 +157,33 @@ def resolve(settings: EvaluationSettings, listed: tuple[Annotator, ...]) -> Reso
         ValueError: an annotator rests on one that the engine does not have, or on itself; or two ask different
             things in one role.
     """
-    needed = tuple(
-        (annotator, other) for annotator in listed for other in needed_by(annotator, settings)
-    )
+    needed = tuple((first, other) for first in listed for other in needed_by(first, settings))
     annotators = tuple({other.name: other for _, other in needed}.values())
-    asked = {annotator.name: annotator.asks(settings) for annotator in annotators}
-    asks = {name: ask for name, ask in asked.items() if ask is not None}
+    answers = {annotator.name: annotator.asks(settings) for annotator in annotators}
+    asks = {name: ask for name, ask in answers.items() if ask is not None}
+    roles = _roles(settings, {a.name for a in annotators if a.is_the_readers}, asks)
     scales = {annotator.name: annotator.scale(settings) for annotator in listed}
-    return Resolution(
-        listed=listed,
-        needed=needed,
-        annotators=annotators,
-        asks=asks,
-        roles=_roles(settings, {a.name for a in annotators if a.is_the_readers}, asks),
-        scales=scales,
-        measures=parse_measures(settings.ranking.measures or _usual(scales, settings.ranking.k)),
-    )
+    measures = parse_measures(settings.ranking.measures or _usual(scales, settings.ranking.k))
+    return Resolution(listed, needed, annotators, asks, roles, scales, measures)
 
 
-def _roles(
-    settings: EvaluationSettings, of_reader: set[str], asks: Mapping[str, Ask]
-) -> tuple[Ask, ...]:
+def _roles(settings: EvaluationSettings, own: set[str], asks: Mapping[str, Ask]) -> tuple[Ask, ...]:
     """The reads in each role: first for the reader's own labels, then whole lists, then for other labels."""
     # In the order of the registry, not of ``annotators``: it fixes the order of tables of reads.
     places = {name: place for place, name in enumerate(ANNOTATORS)}
     in_order = sorted(asks, key=lambda name: places.get(name, len(places)))
-    entries = [asks[name] for name in asks if name in of_reader]
+    entries = [asks[name] for name in asks if name in own]
     if settings.reader.end_to_end is True:
         entries.append(replace(ask_reader(settings.reader), singles=False, lists=True))
-    entries += [asks[name] for name in in_order if name not in of_reader]
+    entries += [asks[name] for name in in_order if name not in own]
     roles: dict[str, Ask] = {}
     for new in entries:
         known = roles.setdefault(new.role.name, new)
         if known.terms != new.terms:
             raise ValueError(f"two annotators ask different things in the role {new.role.name!r}")
-        asked = {
-            kind: getattr(known, kind) or getattr(new, kind)
-            for kind in ("singles", "lists", "closed")
-        }
-        roles[new.role.name] = replace(known, **asked)
+        singles, lists = known.singles or new.singles, known.lists or new.lists
+        closed = known.closed or new.closed
+        roles[new.role.name] = replace(known, singles=singles, lists=lists, closed=closed)
     return tuple(roles.values())
 
 
@@ -230,10 +205,10 @@ def needed_by(annotator: Annotator, settings: EvaluationSettings) -> tuple[Annot
 
 
 def _usual(scales: Mapping[str, Scale], k: int) -> str:
-    kinds: list[str] = []
     plain = [scale for scale in scales.values() if not scale.utilities]
-    if plain:
-        kinds += _USUAL_GRADED if all(scale.graded for scale in plain) else _USUAL
+    kinds: tuple[str, ...] = (
+        (_USUAL_GRADED if all(scale.graded for scale in plain) else _USUAL) if plain else ()
+    )
     if len(plain) < len(scales):
-        kinds.append(UTILITY_KIND)
+        kinds = *kinds, UTILITY_KIND
     return " ".join(f"{kind}@{k}" for kind in kinds)

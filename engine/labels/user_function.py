@@ -34,8 +34,8 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
         raise InputError("an annotator without a name", "give it one", "annotator.nameless")
 
     def label(material: Material) -> AnnotatorResult:
-        of_query = material.queries.select(QUERY_ID, QUERY, ANSWERS)
-        rows = material.pairs.join(of_query, on=QUERY_ID, how="left", maintain_order="left")
+        queries = material.queries.select(QUERY_ID, QUERY, ANSWERS)
+        rows = material.pairs.join(queries, on=QUERY_ID, how="left", maintain_order="left")
         texts = material.passages.select(DOC_ID, TITLE, TEXT)
         rows = rows.join(texts, on=DOC_ID, how="left", maintain_order="left")
         columns = (QUERY_ID, DOC_ID, QUERY, ANSWERS, TITLE, TEXT)
@@ -53,12 +53,9 @@ def _value(
     try:
         value: Any = function(*arguments)
     except (Exception, SystemExit) as error:
-        raise InputError(
-            f"the annotator {name} raises {reason_of(error)} for passage {quoted(doc_id)} of query "
-            f"{quoted(query_id)}",
-            "correct the function",
-            "annotator.raises",
-        ) from error
+        where = f"passage {quoted(doc_id)} of query {quoted(query_id)}"
+        problem = f"the annotator {name} raises {reason_of(error)} for {where}"
+        raise InputError(problem, "correct the function", "annotator.raises") from error
     number = number_of(value)
     if math.isnan(number):
         problem = f"{name!r} labels passage {doc_id!r} of query {query_id!r} with {value!r}"

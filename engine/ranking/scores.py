@@ -45,7 +45,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import polars as pl
@@ -182,7 +182,7 @@ def score_runs(
     return pl.concat(parts)
 
 
-def _named(scores: pl.DataFrame, run: str | None, annotator: str, measure: Measure) -> pl.DataFrame:
+def _named(scores: pl.DataFrame, run: str | None, annotator: Any, measure: Measure) -> pl.DataFrame:
     """The query scores table, from values by query, and by run if ``run`` is None."""
     names = {ANNOTATOR: annotator, MEASURE: str(measure)} | ({} if run is None else {RUN: run})
     columns = [pl.lit(value, pl.String).alias(name) for name, value in names.items()]

@@ -212,14 +212,15 @@ def weighed(sums: Floats, sizes: Floats) -> WeightedRows:
     kinds = sum(len(values) for _, values, _ in by_size)
     rows = []
     for size, values, counts in by_size:
+        amounts = counts.astype(np.float64)
         most = max(_LEAST_VALUES, _MOST_VALUES * len(values) // kinds)
         if kinds > _MOST_VALUES and len(values) > most:
-            values, counts = _shared_out(values, counts, most // 2)
-        rows.append(WeightedRows(values, np.full(len(values), size), counts.astype(np.float64)))
+            values, amounts = _shared_out(values, amounts, most // 2)
+        rows.append(WeightedRows(values, np.full(len(values), size), amounts))
     return WeightedRows(*map(np.concatenate, zip(*rows, strict=True)))
 
 
-def _shared_out(values: Floats, counts: Ints, half: int) -> tuple[Floats, Floats]:
+def _shared_out(values: Floats, counts: Floats, half: int) -> tuple[Floats, Floats]:
     """Twice as many of the values as ``half``, one half by rank and one by size, and their amounts."""
     by_rank = values[np.linspace(0, len(values) - 1, half).round().astype(np.intp)]
     nodes = np.union1d(by_rank, np.linspace(values[0], values[-1], half))

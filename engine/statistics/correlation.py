@@ -260,8 +260,8 @@ def describe(
         bounds = [(test.low, test.high) for test in tests]
     else:
         # tau and rho are undefined on the same resamples, so one note serves both.
-        *tau_bounds, note = interval(result.taus[pair], level)
-        bounds = tau_bounds, interval(result.rhos[pair], level)[:2]
+        low, high, note = interval(result.taus[pair], level)
+        bounds = (low, high), interval(result.rhos[pair], level)[:2]
     if math.isnan(bounds[0][0]):
         method, note = None, note or f"no interval: the correlation is {values[0]:g}"
     tau, rho = (around(value, *ends) for value, ends in zip(values, bounds, strict=True))

@@ -174,7 +174,8 @@ def mean_differences(
         paired, largest, confidence=level, comparisons=len(paired), clusters=clusters
     )
     # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
-    return Differences(*(np.round(figures, DECIMALS) + 0.0), p)
+    value, low, high = np.round(figures, DECIMALS) + 0.0
+    return Differences(value, low, high, p)
 
 
 def chances_above(scores: Floats, bootstrap: Bootstrap, clusters: Ints | None = None) -> Floats:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, permutations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -227,7 +227,8 @@ def unit(annotator: str, measure: str) -> float:
     return 1.0
 
 
-class Interval(NamedTuple):
+@dataclass(frozen=True)
+class Interval:
     """A mean of ``n`` queries and the bounds of its interval, NaN without an interval."""
 
     value: float

@@ -336,10 +336,9 @@ def from_labels(
     level = (1 - bootstrap.confidence) / len(pairs)
     rows = [[pair.value, *pair.interval(level), pair.p_value(len(pairs))] for pair in pairs]
     *figures, p = np.array(rows).T
-    differences = Differences(*(np.round(figures, DECIMALS) + 0.0), p)
-    return replace(
-        whole, means=tuple(mean.value for mean in by_run.values()), differences=differences
-    )
+    value, low, high = np.round(figures, DECIMALS) + 0.0
+    means = tuple(mean.value for mean in by_run.values())
+    return replace(whole, means=means, differences=Differences(value, low, high, p))
 
 
 def compared(

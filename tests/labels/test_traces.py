@@ -5,7 +5,7 @@ import polars as pl
 from engine import tables
 from engine.evaluation.settings import Settings
 from engine.labels import dual, erag
-from engine.labels.annotator import Material
+from engine.labels.annotator import Material, labels_of
 from tests.conftest import make_run
 from tests.tables import framed
 
@@ -31,7 +31,7 @@ def labelled(annotator, **more):
     settings = Settings.of(annotators=(annotator.name,), resamples=0)
     material = Material(
         queries=QUERIES,
-        corpus=CORPUS,
+        passages=CORPUS,
         runs=RUN,
         run_names=["sys"],
         pairs=PAIRS,
@@ -50,7 +50,7 @@ def columns(table, *names):
 def test_an_erag_label_leads_to_its_read_metric_and_answer():
     # token F1: "the lee" has one of the two words of "Ann Lee" (2/3), "bo" all of "Bo", "x" nothing
     read = reads(["the lee", "bo", "x"]).with_columns(value=pl.Series([2 / 3, 1.0, 0.0]))
-    labels = erag.label_erag(read)
+    labels = labels_of("erag", read, pl.col("value"))
     traced = erag.trace_erag(labels, read, QUERIES, "f1")
     assert columns(traced, "read_key", "output", "metric", "answer") == [
         ("a", "the lee", "f1", "Ann Lee"),

@@ -27,7 +27,7 @@ READING_NOTHING = Settings.of(
 
 MATERIAL = Material(
     queries=QUERIES,
-    corpus=CORPUS,
+    passages=CORPUS,
     runs=RUN,
     run_names=["sys"],
     pairs=RUN.select("query_id", "doc_id"),
