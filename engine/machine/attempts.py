@@ -60,21 +60,20 @@ def ending_if_fatal(counts: Any = None) -> Iterator[None]:
         yield
     except Exception as error:
         # A ReadError during a load may quote such an error.
-        told = isinstance(error, ReadError) or not is_fatal(error)
-        if told if counts is None else not is_at_fault(error):
+        passes = isinstance(error, ReadError) or not is_fatal(error)
+        if passes if counts is None else not is_at_fault(error):
             raise
         log("device_fault", error=error)
         if counts is not None:
-            context, said = ray.get_runtime_context(), " ".join(str(error).split())[:300]
+            context, reason = ray.get_runtime_context(), " ".join(str(error).split())[:300]
             ids = context.get_accelerator_ids().get("GPU", [])
             # A single attempt, in any thread of the process.
             attempt = Attempt(str(os.getpid()), context.get_node_id())
-            gpu = (
-                f"GPU {','.join(ids)} of node {attempt.node[:8]} ({ray.util.get_node_ip_address()})"
-            )
-            fault = counts.fault.remote(attempt, gpu, ids, context.get_assigned_resources(), said)
-            if ended := answer(fault, "", SECONDS_TO_COUNT):
-                raise ReadError(ended) from error
+            node = f"node {attempt.node[:8]} ({ray.util.get_node_ip_address()})"
+            gpu, needs = f"GPU {','.join(ids)} of {node}", context.get_assigned_resources()
+            fault = counts.fault.remote(attempt, gpu, ids, needs, reason)
+            if end := answer(fault, "", SECONDS_TO_COUNT):
+                raise ReadError(end) from error
             time.sleep(_SECONDS_TO_QUEUE)
         ray_internals.end_process()
 
@@ -113,41 +112,39 @@ class Counts:
             self._starts.append(start)
 
     def fault(
-        self, attempt: Attempt, gpu: str, ids: list[str], needs: dict[str, float], said: str
+        self, attempt: Attempt, gpu: str, ids: list[str], needs: dict[str, float], reason: str
     ) -> str:
         """Record that a GPU failed during a model's load; returns why the job cannot go on, if no node is left.
 
         After a second failure the GPU is kept from actors, which Ray would start there again and again.
         """
         node, faults = attempt.node, self._faults[gpu]
-        known = attempt in faults
+        is_new = attempt not in faults
         faults.add(attempt)
-        if len(faults) >= _FAULTS and not known:
-            self._sick[gpu] = said
+        if len(faults) >= _FAULTS and is_new:
+            self._sick[gpu] = reason
             self._lost[node].update(ids or [""])
             # A waiting keeper gets this GPU when the process ends; a placed one holds another, a free one.
             waiting = [placed for _, placed in self._keepers[node][-1:]]
             if not waiting or ray.wait(waiting, timeout=0)[0]:
-                cpus = 0.0 if ids else needs.get("CPU", 0.0)
                 there = NodeAffinitySchedulingStrategy(node, soft=False)
-                made = ray.remote(
-                    num_cpus=cpus, num_gpus=needs.get("GPU", 0.0), scheduling_strategy=there
-                )
-                keeper = made(_Keeper).remote()
+                share = {"num_gpus": needs.get("GPU", 0.0)}
+                share["num_cpus"] = 0.0 if ids else needs.get("CPU", 0.0)
+                keeper = ray.remote(**share, scheduling_strategy=there)(_Keeper).remote()
                 self._keepers[node].append((keeper, keeper.placed.remote()))
-        for one in filter(lambda node: node["Alive"], ray.nodes()):
-            has, lost = one["Resources"], len(self._lost[one["NodeID"]])
+        for alive in filter(lambda node: node["Alive"], ray.nodes()):
+            has, lost = alive["Resources"], len(self._lost[alive["NodeID"]])
             left = (has.get("GPU", 0.0) if ids else 1.0) - lost
             fits = all(has.get(name, 0.0) >= amount for name, amount in needs.items())
             if fits and left >= needs.get("GPU", 1.0):
                 return ""
         gpus = [*self._sick][:5] + [f"{len(self._sick) - 5} others"] * (len(self._sick) > 5)
-        return f"no node can load the model: {listed(gpus)} failed (the last: {said}); {_REMEDY}"
+        return f"no node can load the model: {listed(gpus)} failed (the last: {reason}); {_REMEDY}"
 
     def tally(self) -> Tally:
         """The counts since this process started."""
-        kept = [f"{gpu} failed and is left alone: {said}" for gpu, said in self._sick.items()]
-        return Tally(self._name, list(self._starts), len(self._repeated), kept)
+        sick = [f"{gpu} failed and is left alone: {reason}" for gpu, reason in self._sick.items()]
+        return Tally(self._name, list(self._starts), len(self._repeated), sick)
 
 
 def answer(call: ray.ObjectRef, otherwise: Any, seconds: float = SECONDS_TO_ANSWER) -> Any:

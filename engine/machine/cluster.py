@@ -53,9 +53,6 @@ def start_ray(plan_bytes: int = 0) -> None:
     the process exits. A cluster of the user's own keeps its own settings. Actors and tasks without a GPU of their own
     see none.
 
-    Args:
-        plan_bytes: size of the plan in the object store.
-
     Raises:
         InputError: there is no folder for Ray's temporary files, or no cluster at ``RAY_ADDRESS``.
         ReadError: the Ray that was started takes commands without a token.
@@ -80,15 +77,10 @@ def start_ray(plan_bytes: int = 0) -> None:
         # Skip variables that are already set: a submitted job has them, and Ray rejects duplicates.
         own = {name: "1" for name in (_HIDES, _THREADS) if name not in os.environ}
         settings = {"runtime_env": {"env_vars": own}} if own else {}
+    settings |= {"log_to_driver": False, "logging_level": logging.ERROR}
     with _replayed_on_failure(), _own_handler(), _for_workers():
         try:
-            ray.init(
-                address=address,
-                job_config=_job_config(),
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                **settings,
-            )
+            ray.init(address=address, job_config=_job_config(), **settings)
         except (ConnectionError, RuntimeError, ValueError) as error:
             if address == "local":
                 raise
@@ -104,14 +96,11 @@ def _refuse_unreachable(address: str) -> None:
     """Reject addresses meant for other commands, and an unresponsive head: Ray would wait for minutes."""
     if address in ("local", "auto"):
         return
-    kinds = {
-        "ray": "Ray's client connects",
-        "http": "jobs are submitted",
-        "https": "jobs are submitted",
+    kinds = dict.fromkeys(("http", "https"), "jobs are submitted") | {
+        "ray": "Ray's client connects"
     }
-    scheme, separated, _ = address.partition("://")
-    if separated:
-        kind = kinds.get(scheme, "no cluster of Ray's is")
+    if "://" in address:
+        kind = kinds.get(address.partition("://")[0], "no cluster of Ray's is")
         raise InputError(f"RAY_ADDRESS is {address}, where {kind}", _JOINED, "cluster.address")
     host, _, port = address.rpartition(":")
     try:
@@ -136,7 +125,6 @@ def _job_config() -> JobConfig | None:
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 # Otherwise Ray 2.60 leaves a node's GPUs visible to actors and tasks with `num_gpus=0` (ray issue 54868).
 _HIDES = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
-
 # Otherwise each of many tasks on a node would use as many threads as it has CPUs, and starve actors with GPUs.
 _THREADS = "POLARS_MAX_THREADS"
 
@@ -161,7 +149,7 @@ def _make_private() -> Path:
     if _folder is None:
         parent = os.environ.get("RAY_TMPDIR")
         _folder = make_folder("erag-ray-", longest=_LONGEST_FOLDER, parent=parent)
-        _environment_before.update({name: os.environ.get(name) for name in (_MODE, _TOKEN, _HIDES)})
+        _environment_before.update((name, os.environ.get(name)) for name in (_MODE, _TOKEN, _HIDES))
         # Ray's own handler, registered at its import, runs after this one.
         atexit.register(stop_ray)
     _token = _token or secrets.token_hex(32)
@@ -178,14 +166,14 @@ def _replayed_on_failure() -> Iterator[None]:
     """Hold back standard error while Ray's native code reports its log level; show it if the block fails."""
     sys.stderr.flush()
     original = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
+    with tempfile.TemporaryFile() as messages:
+        os.dup2(messages.fileno(), 2)
         try:
             yield
         except BaseException as error:
             if not isinstance(error, InputError):  # which is complete
-                held.seek(0)
-                os.write(original, held.read())
+                messages.seek(0)
+                os.write(original, messages.read())
             raise
         finally:
             os.dup2(original, 2)
@@ -241,29 +229,28 @@ def require_shared(folders: Sequence[Folder]) -> None:
         trial, *replies = (f".trial.{secrets.token_hex(16)}.erag" for _ in [here, *others])
         Folder(at).write(trial, b"")
         try:
-            asked = {}
+            looks = {}
             for node, reply in zip(others, replies, strict=True):
                 there = NodeAffinitySchedulingStrategy(node.id, soft=False)
                 look = ray.remote(num_cpus=0, scheduling_strategy=there)(_unseen)
-                asked[look.remote(Folder(at), trial, reply)] = node.address, reply
-            for answer in ray.wait([*asked], num_returns=len(asked), timeout=_LOOKS)[0]:
+                looks[look.remote(Folder(at), trial, reply)] = node.address, reply
+            for answer in ray.wait([*looks], num_returns=len(looks), timeout=_LOOKS)[0]:
                 with contextlib.suppress(ray.exceptions.RayError):  # it left
-                    address, reply = asked[answer]
+                    address, reply = looks[answer]
                     if unseen := ray.get(answer) or _unseen(Folder(at), reply):
                         problem = f"is not shared by this node and {address}: {unseen}"
-                        raise InputError(
-                            problem, _SHARE, "cluster.unshared", path=Folder(at).shown()
-                        )
+                        path = Folder(at).shown()
+                        raise InputError(problem, _SHARE, "cluster.unshared", path=path)
         finally:
             Folder(at).delete([trial, *replies])
 
 
-def _unseen(folder: Folder, sought: str, reply: str = "") -> str:
+def _unseen(folder: Folder, trial: str, reply: str = "") -> str:
     """Look for a file of another node, and write a reply; the fault, or nothing."""
     try:
         for wait in (0, 1, 2, 4):  # some file systems show others' writes late
             time.sleep(wait)
-            if next(folder.read_each([sought]))[1] is not None:
+            if next(folder.read_each([trial]))[1] is not None:
                 if reply:
                     folder.write(reply, b"")
                 return ""
@@ -278,13 +265,9 @@ def beside_driver() -> dict[str, Any]:
     It ends only with the driver's node, and thus the driver, not with any other node. If only its process ends, it
     starts again, empty, and Ray repeats open calls.
     """
-    here = ray.get_runtime_context().get_node_id()
-    return {
-        "num_cpus": 0,
-        "max_restarts": -1,
-        "max_task_retries": -1,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),
-    }
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    restarts = {"max_restarts": -1, "max_task_retries": -1}
+    return {"num_cpus": 0, **restarts, "scheduling_strategy": here}
 
 
 def cpus_per_actor(actors: int) -> float:
@@ -300,6 +283,5 @@ def cpus_per_actor(actors: int) -> float:
 def cause(error: BaseException) -> str:
     """The last line of a remote traceback: the error, without its path through Ray."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next(
-        (line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exit)\b", line)), lines[-1]
-    )
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exit)\b", line)]
+    return (errors or lines)[-1]

@@ -53,8 +53,8 @@ def autoscaler_status() -> str:
         from ray.autoscaler._private.commands import debug_status
         from ray.experimental.internal_kv import _internal_kv_get
 
-        said = map(_internal_kv_get, (DEBUG_AUTOSCALING_STATUS, DEBUG_AUTOSCALING_ERROR))
-        text = debug_status(*said, address=ray.get_runtime_context().gcs_address)
+        stored = map(_internal_kv_get, (DEBUG_AUTOSCALING_STATUS, DEBUG_AUTOSCALING_ERROR))
+        text = debug_status(*stored, address=ray.get_runtime_context().gcs_address)
         return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S*|\d+\.\d+s", "", text)
     return ""
 

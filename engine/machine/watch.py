@@ -72,12 +72,8 @@ def started_here() -> Start:
     import ray
 
     context = ray.get_runtime_context()
-    return Start(
-        context.get_actor_id() or "",
-        context.get_node_id(),
-        os.getpid(),
-        context.was_current_actor_reconstructed,
-    )
+    again = context.was_current_actor_reconstructed
+    return Start(context.get_actor_id() or "", context.get_node_id(), os.getpid(), again)
 
 
 class Tally(NamedTuple):
@@ -219,21 +215,18 @@ class Observer:
             self._status_since = now
         elif self._status and now - self._status_since >= _SECONDS_UNCHANGED:
             minutes = counted(int((now - self._status_since) / 60), "[minute|minutes]")
-            said = self.last_lines() or "its log is monitor.log on the head"
+            lines = self.last_lines() or "its log is monitor.log on the head"
             self.tell(
                 f"`ray status` has not changed for {minutes}: if nodes are to be added, see whether the "
-                f"autoscaler works ({said})"
+                f"autoscaler works ({lines})"
             )
 
     def _see_start(self, now: float) -> None:
         """Report once if there are nodes and yet no actor has started: other jobs may hold its resources."""
         if self._fitting_since is None:
             self._fitting_since = now
-        if (
-            self._counter
-            and not self._any_started
-            and now - self._fitting_since >= _SECONDS_TO_START
-        ):
+        is_late = now - self._fitting_since >= _SECONDS_TO_START
+        if self._counter and not self._any_started and is_late:
             self._any_started = True
             self.tell(
                 f"no actor is ready after {_SECONDS_TO_START / 60:.0f} minutes, though there are nodes "
@@ -258,8 +251,8 @@ def watched(
     """
     from ray.exceptions import RayError
 
-    said = ray_internals.autoscaler_status, ray_internals.autoscaler_lines
-    observer = Observer(needs, tell, totals, *said)
+    autoscaler = ray_internals.autoscaler_status, ray_internals.autoscaler_lines
+    observer = Observer(needs, tell, totals, *autoscaler)
     ended = threading.Event()
 
     def look() -> None:

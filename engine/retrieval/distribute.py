@@ -18,6 +18,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,28 +46,28 @@ class Desk(Counts):
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked: set[tuple[int, str]] = set()
+        self._requests: set[tuple[int, str]] = set()
         self._answers: dict[Any, Sequence[ray.ObjectRef]] = {}
         self._changed = asyncio.Condition()
 
     async def ask(self, shard: tuple[int, str]) -> Sequence[ray.ObjectRef]:
         """The pickled shard, or an exception, as a reference in a list, which Ray forwards; empty if there is none."""
         async with self._changed:
-            self._asked |= {shard} - self._answers.keys()
+            self._requests |= {shard} - self._answers.keys()
             self._changed.notify_all()
             await self._changed.wait_for(lambda: shard in self._answers)
             return self._answers[shard]
 
-    async def asked(self) -> list[tuple[int, str]]:
+    async def requests(self) -> list[tuple[int, str]]:
         """Wait for shards to be read by the driver."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._asked)
-            return list(self._asked)
+            await self._changed.wait_for(lambda: self._requests)
+            return list(self._requests)
 
     async def answer(self, shard: tuple[int, str], content: Sequence[ray.ObjectRef]) -> None:
         """Take the content for ``ask``."""
         async with self._changed:
-            self._asked.discard(shard)
+            self._requests.discard(shard)
             self._answers[shard] = content
             self._changed.notify_all()
 
@@ -80,26 +81,31 @@ def feed(parts: Sequence[Part], desk: Any) -> None:
     """Read in this process the shards that tasks ask for, until the desk ends; an error takes a shard's place."""
     reading: dict[int, Iterator[Shard]] = {}
 
-    def found(number: int, key: str) -> list[Any]:
+    def find(number: int, key: str) -> list[Any]:
         # Continue in the part, or start over: a task may be repeated.
         for again in (False, True):
             if again or number not in reading:
                 reading[number] = parts[number]()
-            if shard := next((one for one in reading[number] if one.key == key), None):
+            if shards := _with_key(reading[number], key):
                 if key == parts[number].keys[-1]:
                     del reading[number]
-                return [shard]
+                return shards
         return []
 
     with contextlib.suppress(ray.exceptions.RayError):
         while True:
-            for asked in ray.get(desk.asked.remote()):
+            for request in ray.get(desk.requests.remote()):
                 try:
-                    answers = found(*asked)
+                    answers = find(*request)
                 except Exception as error:  # others may not travel
                     answers = [error if isinstance(error, InputError) else EncodeError(str(error))]
-                held = [ray.put(pickle.dumps(one, 5)) for one in answers]
-                ray.get(desk.answer.remote(asked, held))
+                content = [ray.put(pickle.dumps(answer, 5)) for answer in answers]
+                ray.get(desk.answer.remote(request, content))
+
+
+def _with_key(shards: Iterator[Shard], key: str) -> list[Any]:
+    """The next shard of this key, if any."""
+    return list(islice((shard for shard in shards if shard.key == key), 1))
 
 
 _CONTENT = pa.schema({"content": pa.large_binary()})
@@ -139,8 +145,8 @@ def _cut(batch: pa.Table, desk: Any) -> Iterator[pa.Table]:
     for key in part.keys:
         begin(desk, shard := (number, key), f"part {number + 1} of the corpus")
         contents = []
-        with contextlib.suppress(InputError, StopIteration):  # the driver knows more
-            contents = [pickle.dumps(next(one for one in here if one.key == key), 5)]
+        with contextlib.suppress(InputError):  # the driver knows more
+            contents = [pickle.dumps(content, 5) for content in _with_key(here, key)]
         for content in contents or ray.get(list(ray.get(desk.ask.remote(shard)))):
             if isinstance(error := pickle.loads(content), Exception):
                 raise error
@@ -158,9 +164,7 @@ def execute(
     actor_class: type[EncoderActor] = EncoderActor,
     on_event: OnEvent = silent,
 ) -> Iterator[EncodedShard]:
-    """Encode shards on a pool of actors; results are yielded as they complete, in any order.
-
-    Ray must have been started. ``on_event`` receives a line when nodes come or go, actors restart, or it waits.
+    """Encode shards on a pool of actors; results are yielded as they complete, in any order. Ray must have been started.
 
     Raises:
         InputError: the corpus cannot be read.
@@ -259,17 +263,15 @@ class SearchActor:
         assert self._queries is not None
         self._nearest = self._nearest or self.nearest()
         best = self._best
-        found = flat.candidates(
-            block, self._queries, best.k, best.floor, self._nearest, flat.GPU_ROUNDING
-        )
-        best.add(found.candidates)
-        return found
+        search = self._nearest, flat.GPU_ROUNDING
+        result = flat.candidates(block, self._queries, best.k, best.floor, *search)
+        best.add(result.candidates)
+        return result
 
     def nearest(self) -> Nearest:
         if not flat.gpu_count():
-            raise InputError(
-                "FAISS on one of the nodes has no GPU support", "run 'make gpu' there", "index.gpu"
-            )
+            problem = "FAISS on one of the nodes has no GPU support"
+            raise InputError(problem, "run 'make gpu' there", "index.gpu")
         return flat.nearest_on_gpu()
 
 
@@ -282,21 +284,20 @@ class SearchOnRay:
         spec: the encoder of the queries.
         parts: parts of the index: calls that read vectors.
         on_event: called with a line when nodes come or go, or actors are lost.
-        actor_class: replaces ``SearchActor``.
     """
 
     pool: Pool
     spec: EncoderSpec
     parts: Sequence[Callable[[], Block]]
     on_event: OnEvent = silent
-    actor_class: type[SearchActor] | None = None
+    actor_class: type[SearchActor] = SearchActor
 
     def queries(self, texts: Sequence[str]) -> Singles:
         """The vectors of queries, as ``encode.queries`` gives them: (texts, dimensions)."""
         vectors = np.empty((len(texts), self.spec.dimensions), dtype=np.float32)
         parts = [list(texts[start : start + SHARD]) for start in range(0, len(texts), SHARD)]
-        for number, made in self._done("encoding queries", parts):
-            vectors[number * SHARD : (number + 1) * SHARD] = made
+        for number, part in self._results("encoding queries", parts):
+            vectors[number * SHARD : (number + 1) * SHARD] = part
         return vectors
 
     def __call__(
@@ -304,9 +305,9 @@ class SearchOnRay:
     ) -> Iterator[BlockCandidates]:
         """The candidates of the parts, as they arrive; ``blocks`` stay unread."""
         arguments = {"queries": ray.put(queries), "k": k}
-        return (found for _, found in self._done("searching", self.parts, **arguments))
+        return (candidates for _, candidates in self._results("searching", self.parts, **arguments))
 
-    def _done(
+    def _results(
         self, doing: str, parts: Sequence[Any], **arguments: Any
     ) -> Iterator[tuple[int, Any]]:
         rows = [{"number": n, "content": pickle.dumps(part, 5)} for n, part in enumerate(parts)]
@@ -314,7 +315,7 @@ class SearchOnRay:
         pool = replace(self.pool, least=1, most=self.pool.start).at_most(len(rows))
         counts = ray.remote(**cluster.beside_driver())(Counts).remote()
         results = one_row_blocks(rows).map_batches(
-            self.actor_class or SearchActor,
+            self.actor_class,
             fn_constructor_kwargs={"counts": counts, "spec": self.spec, **arguments},
             **pool_options(pool, in_flight=1),
         )

@@ -53,13 +53,13 @@ class Embedder:
         server.require_server(f"encoder {spec.name!r}")
         self._host, self._limits = server.host, limits_of(server)
         self._client = Client(server, self._limits)
-        kept = {"dimensions": spec.text.dimensions} if spec.text.dimensions else {}
-        sent = json.dumps({"encoding_format": "base64"} | kept)
+        size = {"dimensions": spec.text.dimensions} if spec.text.dimensions else {}
+        sent = json.dumps({"encoding_format": "base64"} | size)
         model = model_of(kept_of(spec.source)[0])
         self._api = ApiSpec(model=model, settings=server, system="", parameters=sent, embeds=True)
         self.spec = spec
         try:
-            trial = self._given([_TRIAL], calibrates=False)
+            trial = self._request([_TRIAL], calibrates=False)
         except (RefusedError, StoppedAskingError, UnansweredError) as error:
             raise InputError(
                 f"{self._host} gives no vectors of {spec.name!r} ({getattr(error, 'problem', error)})",
@@ -85,47 +85,46 @@ class Embedder:
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """The vectors of texts that already have their prefix; (texts, dimensions), in their order."""
-        found = self._find([*map(_key, texts)])
-        lacking = list({text: None for text in texts if _key(text) not in found})
+        vectors = self._find([*map(_key, texts)])
+        lacking = list({text: None for text in texts if _key(text) not in vectors})
         batches = [lacking[i : i + _MOST_TEXTS] for i in range(0, len(lacking), _MOST_TEXTS)]
         threads = ThreadPoolExecutor(self._limits.settings.concurrency)
         try:
             self._limits.refuse_beyond(len("".join(lacking).encode()), rate=FEWEST_TOKENS)
-            for future in [threads.submit(self._fetch, batch) for batch in batches]:
-                found.update(future.result())
+            for batch in threads.map(self._fetch, batches):
+                vectors.update(batch)
         except (StoppedAskingError, UnansweredError) as error:
             raise EncodeError(f"{error}; {_KEPT}") from None
         finally:
-            if len(found) < len({*texts}):
+            if len(vectors) < len({*texts}):
                 self._limits.end()  # no request is repeated; pending ones are paid for
             threads.shutdown(cancel_futures=True)
-        numbers = np.frombuffer(b"".join([found[_key(text)] for text in texts]), np.float32)
+        numbers = np.frombuffer(b"".join([vectors[_key(text)] for text in texts]), np.float32)
         return numbers.reshape(len(texts), self.spec.dimensions)
 
     def _fetch(self, texts: list[str]) -> dict[bytes, bytes]:
         """Request vectors and keep them; in halves if the server rejects all texts together."""
         try:
-            return self._keep(texts, self._given(texts))
+            return self._keep(texts, self._request(texts))
         except RefusedError as error:
             if len(texts) == 1:
                 problem = f"{self._host} does not take the text {quoted(texts[0][:80])} ({error})"
-                raise InputError(
-                    problem, f"shorten it, or leave it out; {_KEPT}", "server.text"
-                ) from None
+                remedy = f"shorten it, or leave it out; {_KEPT}"
+                raise InputError(problem, remedy, "server.text") from None
         half = len(texts) // 2
         return self._fetch(texts[:half]) | self._fetch(texts[half:])
 
-    def _given(self, texts: Sequence[str], *, calibrates: bool = True) -> Vectors:
-        given = self._client.ask(self._api, json.dumps(texts), 0, calibrates=calibrates).vectors
+    def _request(self, texts: Sequence[str], *, calibrates: bool = True) -> Vectors:
+        entries = self._client.ask(self._api, json.dumps(texts), 0, calibrates=calibrates).vectors
         try:
-            by_place = {one["index"]: _numbers(one["embedding"]) for one in given}
+            by_place = {entry["index"]: _numbers(entry["embedding"]) for entry in entries}
             vectors = np.stack([by_place.pop(place) for place in range(len(texts))])
             if by_place or not np.isfinite(vectors).all():
                 raise ValueError("too many, or numbers that are not finite")
             if vectors.shape != (len(texts), size := self.spec.dimensions or vectors.shape[1] or 1):
                 raise ValueError(f"dimensions {vectors.shape[1:]} instead of {size}")
         except NO_ANSWER as error:
-            what = f"{counted(len(given), 'vector[|s]')} for {counted(len(texts), 'text[|s]')}"
+            what = f"{counted(len(entries), 'vector[|s]')} for {counted(len(texts), 'text[|s]')}"
             reason = f"{type(error).__name__}: {error}"[:200]
             problem = f"{self._host} gives {what} that cannot be used ({reason})"
             raise EncodeError(f"{problem}; {_KEPT}") from None
@@ -135,8 +134,8 @@ class Embedder:
         """The kept vectors among some thousand keys, by key; damaged ones are removed."""
         marks = ", ".join("?" * len(keys))
         with self._opened() as file:
-            found = dict(file.execute(f"SELECT * FROM vectors WHERE key IN ({marks})", keys))
-            whole = {key: self._whole(vector) for key, vector in found.items()}
+            rows = file.execute(f"SELECT * FROM vectors WHERE key IN ({marks})", keys)
+            whole = {key: self._whole(vector) for key, vector in dict(rows).items()}
             damaged = [(key,) for key, vector in whole.items() if vector is None]
             file.executemany("DELETE FROM vectors WHERE key = ?", damaged)
         if damaged:
@@ -145,11 +144,11 @@ class Embedder:
             raise InputError(problem, remedy, "index.vectors", path=self._path)
         return {key: vector for key, vector in whole.items() if vector is not None}
 
-    def _whole(self, kept: object) -> bytes | None:
+    def _whole(self, stored: object) -> bytes | None:
         """A stored vector; None if it is damaged, or has another length."""
         size = 4 * self.spec.dimensions
         # Earlier versions kept no digest.
-        vector = unsealed(kept) if isinstance(kept, bytes) and len(kept) != size else kept
+        vector = unsealed(stored) if isinstance(stored, bytes) and len(stored) != size else stored
         if not isinstance(vector, bytes) or len(vector) != size:
             return None
         return vector if np.isfinite(np.frombuffer(vector, np.float32)).all() else None
@@ -182,7 +181,7 @@ def _key(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()[:16]
 
 
-def _numbers(given: str | list[float]) -> Vectors:
-    if isinstance(given, str):
-        return np.frombuffer(base64.b64decode(given, validate=True), "<f4")
-    return np.array(given, dtype=np.float32)
+def _numbers(embedding: str | list[float]) -> Vectors:
+    if isinstance(embedding, str):
+        return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4")
+    return np.array(embedding, dtype=np.float32)

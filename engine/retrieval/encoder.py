@@ -45,9 +45,9 @@ class Encoder:
         self._layers = _layers(spec, self._model.config.hidden_size, self._device)
         self._padding = self._tokenizer.pad_token_id or 0
         self._cost, self._memory = _memory(spec, self._model.config, self._device)
-        self._tokens = spec.batch_tokens or (
-            batching.GPU_BATCH_TOKENS if self._device.type == "cuda" else CPU_BATCH_TOKENS
-        )
+        on_gpu = self._device.type == "cuda"
+        most = batching.GPU_BATCH_TOKENS if on_gpu else CPU_BATCH_TOKENS
+        self._tokens = spec.batch_tokens or most
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """The vectors of queries, with the prefix added; (texts, dimensions)."""

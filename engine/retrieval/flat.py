@@ -96,14 +96,14 @@ def search_flat(
     if not len(queries):
         return best.table
     on_cpus = 0
-    for found in (searcher or on_cpu)(blocks, queries, k, best.floor):
-        best.add(found.candidates)
-        if found.on_cpu and not on_cpus:
+    for rows, on_the_cpu in (searcher or on_cpu)(blocks, queries, k, best.floor):
+        best.add(rows)
+        if on_the_cpu and not on_cpus:
             on_event(
                 f"queries that need more than the {_GPU_MOST:,} neighbours that FAISS returns on a GPU "
                 "are searched on the CPU, which is slower"
             )
-        on_cpus += found.on_cpu
+        on_cpus += on_the_cpu
     if on_cpus:
         on_event(f"{counted(on_cpus, '[search|searches]')} of a block went to the CPU")
     return best.table
@@ -124,11 +124,11 @@ class Best:
 
     def add(self, candidates: pl.DataFrame) -> None:
         """Take further candidates."""
-        both = pl.concat([self.table, candidates])
-        ordered = both.sort(QUERY_ROW, SCORE, DOC_ID, descending=[False, True, False])
+        rows = pl.concat([self.table, candidates])
+        rows = rows.sort(QUERY_ROW, SCORE, DOC_ID, descending=[False, True, False])
         rank = pl.int_range(pl.len()).over(QUERY_ROW)
-        self.table = ordered.filter(rank < self.k)
-        last = ordered.filter(rank == self.k - 1)
+        self.table = rows.filter(rank < self.k)
+        last = rows.filter(rank == self.k - 1)
         self.floor[last[QUERY_ROW].to_numpy()] = last[SCORE].to_numpy()
 
 
@@ -186,9 +186,8 @@ def candidates(
     longest = float(np.sqrt(np.einsum("ij,ij->i", block.vectors, block.vectors).max(initial=0.0)))
     # A thousandth more, for the rounding of the bound itself.
     error = 1.001 * share / (1 - share) * lengths * longest + np.finfo(np.float32).tiny
-    rows: list[Places] = []
-    places: list[Places] = []
-    approximate: list[Singles] = []
+    # Rows of queries, places in the block, and approximate scores of candidates.
+    pieces: list[tuple[Places, Places, Singles]] = []
     on_cpu = 0
     pending = np.arange(len(queries))
     fetch = min(count, k + _BEYOND)
@@ -206,22 +205,20 @@ def candidates(
             complete = (scores[:, -1] < least) | (fetch == count)
             incomplete.append(part[~complete])
             keep = complete[:, None] & (scores >= least[:, None])
-            rows.append(np.repeat(part, keep.sum(axis=1)))
-            places.append(positions[keep])
-            approximate.append(scores[keep])
+            pieces.append((np.repeat(part, keep.sum(axis=1)), positions[keep], scores[keep]))
         pending = np.concatenate(incomplete)
         fetch = min(count, 4 * fetch)
-    row, place = np.concatenate(rows), np.concatenate(places)
+    row, place, approximate = (np.concatenate(p) for p in zip(*pieces, strict=True))
     exactly = exact(queries, block.vectors, row, place)
-    within = np.abs(np.concatenate(approximate) - exactly) <= error[row]
+    within = np.abs(approximate - exactly) <= error[row]
     lacking = (np.bincount(row, minlength=len(queries)) < min(k, count)) & (floor == -np.inf)
     if lacking.any() or not within.all():
         raise EncodeError(
             f"exact search found no certain results in the block of document {block.doc_ids[0]!r}: "
             "vectors are not finite, or FAISS rounds more than is assumed of it"
         )
-    found = {QUERY_ROW: row, DOC_ID: block.doc_ids.gather(place), SCORE: exactly}
-    return BlockCandidates(pl.DataFrame(found, schema=_CANDIDATES), on_cpu)
+    columns = {QUERY_ROW: row, DOC_ID: block.doc_ids.gather(place), SCORE: exactly}
+    return BlockCandidates(pl.DataFrame(columns, schema=_CANDIDATES), on_cpu)
 
 
 def exact(queries: Singles, vectors: Singles, row: Places, place: Places) -> Doubles:

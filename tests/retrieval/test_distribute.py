@@ -34,7 +34,7 @@ def test_an_answer_is_kept_for_who_asks_again_until_the_shard_is_read():
     async def story():
         asking = asyncio.ensure_future(desk.ask((0, "b")))
         for _ in range(2):  # a message that Ray repeats
-            assert await desk.asked() == [(0, "b")]
+            assert await desk.requests() == [(0, "b")]
         await desk.answer((0, "a"), [])  # of a task that has died
         await desk.answer((1, "b"), [])
         await asyncio.sleep(0.05)
@@ -43,7 +43,7 @@ def test_an_answer_is_kept_for_who_asks_again_until_the_shard_is_read():
         assert await asking == await desk.ask((0, "b")) == ["reference"]
         desk.forget((0, "b"))
         again = asyncio.ensure_future(desk.ask((0, "b")))
-        assert await desk.asked() == [(0, "b")]
+        assert await desk.requests() == [(0, "b")]
         again.cancel()
 
     asyncio.run(story())
