@@ -31,10 +31,8 @@ MORE_MEMORY = "give it more `memory`"
 
 @dataclass(frozen=True)
 class MemoryCost:
-    """Bytes that a batch of ``rows`` reads, padded to ``length`` tokens, takes on the device.
-
-    ``rows * (per_row + per_token * length + per_pair * length**2)``: caches and activations grow
-    with the tokens, masks and unfused attention scores with their square.
+    """Bytes that ``rows`` reads, padded to ``length`` tokens, take: ``rows * (per_row + per_token * length + per_pair *
+    length**2)``. Caches and activations grow with the tokens, masks and unfused attention scores with their square.
     """
 
     per_row: float

@@ -212,11 +212,8 @@ def is_joined() -> bool:
 
 
 def require_shared(folders: Sequence[Folder]) -> None:
-    """Check that this process and a joined cluster's present nodes see each other's files in folders.
-
-    Raises:
-        InputError: they do not.
-        WriteError: this process cannot write there.
+    """Refuse folders in which this process and a joined cluster's present nodes do not see each other's files; a
+    WriteError if this process cannot write there.
     """
     if not is_joined():
         return
@@ -271,10 +268,7 @@ def beside_driver() -> dict[str, Any]:
 
 
 def cpus_per_actor(actors: int) -> float:
-    """An even share of the cluster's CPUs that fits on its smallest node; Ray sets threads by it.
-
-    A pool that takes every CPU leaves none for the dataset's other tasks; here those need none.
-    """
+    """An even share of the cluster's CPUs that fits its smallest node; Ray sets threads by it. Other tasks need 0."""
     sizes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
     share = sum(sizes) / actors
     return share if share < 1 else max(1.0, float(min(share, *filter(None, sizes)) // 1))

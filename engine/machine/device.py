@@ -406,9 +406,8 @@ COMPILER_REMEDY = (
 
 
 def lacking_compiler() -> str:
-    """Missing parts of a compiler that finds the headers of C and Python; empty if none.
-
-    The search is that of ``triton/runtime/build.py`` in Triton 3.7: CC, else gcc, else clang.
+    """Missing parts of a compiler that finds the headers of C and Python; empty if none. The search is that of
+    ``triton/runtime/build.py`` in Triton 3.7: CC, else gcc, else clang.
     """
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:

@@ -42,11 +42,7 @@ def is_named(text: str) -> bool:
 
 
 def load_named(text: str) -> Callable[..., Any]:
-    """The function that ``FILE.py:function`` names; the file is run for it once, and can import its neighbours.
-
-    Raises:
-        InputError: there is no such file or function, or the file raises an error.
-    """
+    """The function of ``FILE.py:function``, else an InputError; its file runs once, and may import its neighbours."""
     named = _NAMED.fullmatch(text)
     if named is None:
         raise InputError(f"{text!r} names no function", _FORM, "function.nameless")
@@ -66,9 +62,8 @@ def load_named(text: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True, eq=False)
 class ByValue:
-    """A function that reaches other processes with its code and the code of the user's modules that it uses.
-
-    Pickles hold names of functions, and other machines of a cluster lack the user's files.
+    """A function that reaches other processes with its code and the code of the user's modules that it uses: pickles
+    hold names of functions, and other machines of a cluster lack the user's files.
     """
 
     function: Callable[..., Any]

@@ -106,10 +106,7 @@ def are_cast(files: Iterable[Path], dtype: str) -> bool:
 
 
 def loading_bytes(path: Path, dtype: str) -> int:
-    """Temporary bytes of loading a model, beside the weights in the precision ``dtype``.
-
-    None if files have that precision; else the largest tensors, as stored, that may be cast at a time.
-    """
+    """Bytes of loading in ``dtype`` beside the weights: of the largest tensors, as stored, that are cast at a time."""
     stored = (tensor for file in weight_files(path) for tensor in _stored(file))
     cast = [_SIZES.get(kind, 1) * numbers for kind, numbers in stored if kind != _NAMES[dtype]]
     return sum(sorted(cast)[-_IN_FLIGHT:])
@@ -130,11 +127,7 @@ def _stored(file: Path) -> list[tuple[str, int]]:
 
 
 def tensors(file: Path) -> dict[str, dict[str, Any]]:
-    """The entries of tensors in the header of a safetensors file, by name; each has a list ``shape``.
-
-    Raises:
-        InputError: another kind of file, or an unreadable one.
-    """
+    """The tensors' entries in a safetensors header, by name, each with a list ``shape``; else an InputError."""
     try:
         with file.open("rb") as stream:
             header = parse_json(stream.read(int.from_bytes(stream.read(8), "little")))
@@ -381,11 +374,7 @@ def encoder_loading_bytes(path: Path, dtype: Dtype) -> int:
 
 
 def plain_tensors(file: Path, where: Literal["cpu", "meta"] = "meta") -> dict[str, torch.Tensor]:
-    """The tensors of a file of weights, by default without their values. Only tensors are read: no code can run.
-
-    Raises:
-        InputError: it is damaged, or holds anything but tensors.
-    """
+    """The plain tensors of a file, by default without values; no code can run. An InputError for anything else."""
     import torch
     from safetensors.torch import load_file
 

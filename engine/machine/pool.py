@@ -90,11 +90,7 @@ class PoolSettings(CheckedSettings):
 
     @property
     def in_process(self) -> bool:
-        """Whether the work runs in this process: by request, or since Ray is not installed.
-
-        Raises:
-            InputError: Ray is not installed, but the settings name actors, or ``RAY_ADDRESS`` a cluster.
-        """
+        """Whether this process does the work: by request, or without Ray; an InputError if settings want Ray."""
         if self.bounds() == (0, 0):
             return True
         if self != PoolSettings() or os.environ.get("RAY_ADDRESS"):
@@ -211,9 +207,7 @@ def _start() -> None:
 
 
 def _cpus_beside(gpus: float, kind: str | None, known: list[Node]) -> float:
-    """Default CPUs of an actor with GPUs: as many, and one more for several GPUs, which have a process each.
-    A node keeps CPUs for the tasks that plan; 0 without such a node.
-    """
+    """As many CPUs as GPUs, one more for several, which have a process each; less one a node for tasks that plan."""
     needs = Needs(0.0, gpus, 0, kind)
     shares = [(node.cpus - 1) / node.room(needs) for node in known if node.fits(needs)]
     return max(0.0, min([gpus if gpus <= 1 else gpus + 1, *shares])) if shares else 0.0
@@ -333,12 +327,9 @@ def one_row_blocks(rows: Sequence[dict[str, Any]]) -> "ray.data.Dataset":
 
 
 def pool_options(pool: Pool, *, in_flight: int = 2, at_once: int = 1) -> dict[str, Any]:
-    """The options of ``map_batches`` for a pool of actors that hold a model each, one row a task.
-
-    Args:
-        in_flight: most tasks of an actor. With one, none waits behind a slow one, and Ray Data does not enlarge the
-            pool.
-        at_once: tasks that an actor works on at a time, each in a thread.
+    """The options of ``map_batches`` for actors that hold a model each, one row a task. With one task ``in_flight``,
+    none waits behind a slow one, and Ray Data does not enlarge the pool. An actor works on tasks ``at_once``, each in a
+    thread.
     """
     import ray.data
 

@@ -39,13 +39,9 @@ _FOR_AN_ANSWER, _FOR_A_NODE = 120.0, 6 * 3600.0
 
 
 def reading_dtype(settings: PoolSettings, on_event: OnEvent = silent) -> Dtype:
-    """The fastest precision of the nodes that will read; without a cluster (``RAY_ADDRESS``), of this machine.
-
-    On a cluster every node that can host an actor answers. Without such a node, this waits for the first one.
-
-    Raises:
-        InputError: the nodes differ, or none can ever host an actor.
-        ReadError: no node came, or none answered.
+    """The fastest precision of the nodes that will read; without a cluster (``RAY_ADDRESS``), of this machine. Every
+    node that can host an actor answers; this waits for the first. An InputError if nodes differ, or none can ever host
+    an actor; a ReadError if none came or answered.
     """
     if _is_own(settings):
         return device.best_dtype()
@@ -55,10 +51,8 @@ def reading_dtype(settings: PoolSettings, on_event: OnEvent = silent) -> Dtype:
 
 
 def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
-    """Whether the reading nodes have usable GPUs and vLLM; else as ``reading_dtype``.
-
-    Raises:
-        InputError, ReadError: as ``reading_dtype``; or vLLM has no C compiler on its nodes.
+    """Whether the reading nodes have usable GPUs and vLLM; else as ``reading_dtype``. An InputError, too, if vLLM has
+    no C compiler there.
     """
     if settings.gpus_per_actor == 0:
         return False
@@ -139,12 +133,7 @@ def _of_cluster(settings: PoolSettings, on_event: OnEvent) -> list[tuple[Ability
 
 
 def agreed(answers: Sequence[tuple[Answer, Node]], *, differ: str, option: str) -> Answer:
-    """The common answer of all nodes.
-
-    Raises:
-        InputError: they differ.
-        ReadError: no node answered.
-    """
+    """The common answer of all nodes; an InputError if they differ, and a ReadError if none answered."""
     by_answer: defaultdict[Answer, list[Node]] = defaultdict(list)
     for answer, node in answers:
         by_answer[answer].append(node)

@@ -164,11 +164,8 @@ def execute(
     actor_class: type[EncoderActor] = EncoderActor,
     on_event: OnEvent = silent,
 ) -> Iterator[EncodedShard]:
-    """Encode shards on a pool of actors; results are yielded as they complete, in any order. Ray must have been started.
-
-    Raises:
-        InputError: the corpus cannot be read.
-        EncodeError: encoding failed.
+    """Encode shards on a pool of actors of the started Ray; results are yielded as they complete, in any order. An
+    InputError if the corpus cannot be read, an EncodeError if encoding failed.
     """
     desk = ray.remote(**cluster.beside_driver() | {"max_concurrency": 1000})(Desk).remote()
     feeder = threading.Thread(target=feed, args=(parts, desk), daemon=True)
@@ -216,7 +213,7 @@ def results_of(
 
 
 def pool_for(spec: EncoderSpec, parts: int) -> Pool | None:
-    """An actor per GPU, and at most one per part, of the started or joined Ray; None for fewer than two GPUs."""
+    """An actor per GPU, at most one per part, of the started or joined Ray; None for fewer than two GPUs."""
     cluster.start_ray()
     weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
     pool = decide(PoolSettings(), device.default_actor_memory(weights)).at_most(parts)

@@ -129,11 +129,7 @@ def write_shard(directory: Path, shard: EncodedShard) -> None:
 
 
 def read_shards(directory: Path, keys: Sequence[str], storage: Storage, dimensions: int) -> Block:
-    """Read the files of shards as one block; vectors are widened to fp32.
-
-    Raises:
-        InputError: a file is missing, broken, or differs from the index's manifest.
-    """
+    """Read shards as one block, in fp32; an InputError if a file is missing, broken, or not as the index states."""
     blocks = [_read(directory, key, storage, dimensions) for key in keys]
     if len(blocks) == 1:
         return blocks[0]
@@ -199,10 +195,8 @@ def execute(
 def specify(
     options: EncoderOptions, *, memory: int = 0, gpu: bool | None = None, threads: int = 0
 ) -> EncoderSpec:
-    """The specification of an encoder of this machine, or of a server, whose vectors stay as they come.
-
-    Raises:
-        InputError: as ``encoders.specify`` and ``Embedder``.
+    """The specification of an encoder of this machine, or of a server, whose vectors stay as they come; errors as of
+    ``encoders.specify`` and ``Embedder``.
     """
     if not is_api(name := options.encoder):
         return encoders.specify(options, memory=memory, gpu=gpu, threads=threads)

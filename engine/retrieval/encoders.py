@@ -296,11 +296,7 @@ def lacks_scaling(spec: EncoderSpec) -> bool:
 
 
 def locate(spec: EncoderSpec) -> EncoderSpec:
-    """The specification with the path of its model on this machine.
-
-    Raises:
-        InputError: the model is not on this machine, or its files differ from those specified.
-    """
+    """The specification with the path of its model here; an InputError if that is missing, or has other files."""
     if spec.server:
         return spec
     here = bool(spec.path) and Path(spec.path).is_dir()
@@ -388,11 +384,7 @@ def layer_files(folder: Path) -> list[Path]:
 
 
 def layer_of(folder: Path, width: int) -> dict[str, Any]:
-    """The configuration of a ``Dense`` module with ``width`` inputs: out_features, activation_function.
-
-    Raises:
-        InputError: it is no ``Dense`` module, or not a supported one.
-    """
+    """The configuration of a ``Dense`` module with ``width`` inputs; an InputError for any other or unsupported one."""
     config = _object(file := folder / "config.json")
     config.setdefault("activation_function", "torch.nn.modules.activation.Tanh")
     ends = {config.get("module_input_name"), config.get("module_output_name")}

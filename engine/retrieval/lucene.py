@@ -157,14 +157,9 @@ _FULL = "No space left on device"
 def index(
     batches: Iterable[pl.DataFrame], directory: Path, language: str | None, *, threads: int
 ) -> None:
-    """Index passages, ``doc_id`` and ``contents``, in a separate process.
-
-    Args:
-        language: selects the analyzer that splits texts into words; None if spaces separate words already.
-
-    Raises:
-        InputError: there is no Java 21.
-        RuntimeError: the process failed; the message ends with the last error that it wrote.
+    """Index passages, ``doc_id`` and ``contents``, in a separate process; ``language`` selects the analyzer, None
+    splits at spaces. An InputError without Java 21; a RuntimeError, with the last error that the process wrote, if it
+    fails.
     """
 
     def feed(stream: IO[bytes]) -> None:
@@ -177,11 +172,8 @@ def index(
 
 
 def search_lucene(queries: pl.DataFrame, directory: Path, **settings: Any) -> pl.DataFrame:
-    """Search in a separate process, with the settings of ``_search``; the run of the queries.
-
-    Raises:
-        InputError: there is no Java 21; a file of the index is damaged or gone.
-        RuntimeError: the process failed; the message ends with the last error that it wrote.
+    """Search in a separate process, with the settings of ``_search``; the run of the queries. Errors as of ``index``,
+    and an InputError if a file of the index is damaged or gone.
     """
     files = [path for path in directory.iterdir() if _FILE.fullmatch(path.name)]
     for path, is_whole in zip(files, mapped(_is_whole, files), strict=True):

@@ -66,11 +66,7 @@ def write(manifest: Manifest, directory: Path) -> None:
 
 
 def read(directory: str | Path, kind: Kind | None = None) -> Manifest:
-    """The manifest of a finished index, of any kind or of this one.
-
-    Raises:
-        InputError: the directory holds no manifest, one that cannot be read, or one of another kind.
-    """
+    """The manifest of a finished index, of any kind or of this one; an InputError for any other directory."""
     directory = Path(directory)
     fault = partial(InputError, path=directory)
     if locate(directory) != directory:
@@ -111,11 +107,7 @@ def is_unfinished(directory: Path) -> bool:
 
 
 def require_place(directory: Path, kind: Kind) -> None:
-    """Check that an index may be built in a directory: it is new, empty, or holds such an index.
-
-    Raises:
-        InputError: the directory holds anything else, even a single file: a new build removes files.
-    """
+    """Refuse, by an InputError, to index into a directory with anything but such an index: a build removes files."""
     fault = partial(InputError, path=directory)
     if not directory.exists():
         return

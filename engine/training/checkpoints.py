@@ -86,11 +86,7 @@ class Progress:
 
 
 def load_progress(folder: Folder, run: str) -> Progress | None:
-    """The progress of the training whose checkpoints are in a folder, if any.
-
-    Raises:
-        InputError: the checkpoints are another training's, or cannot be read.
-    """
+    """The progress of the training in a folder, if any; an InputError for another training's, or unreadable ones."""
     try:
         content = json.loads(folder.read(_STATE))
         content["evaluations"] = [Evaluation(**stored) for stored in content["evaluations"]]
@@ -116,11 +112,7 @@ def are_in(folder: Folder) -> bool:
 
 
 def save(folder: Folder, progress: Progress, directory: Path) -> None:
-    """Keep a checkpoint of the Trainer, and remove the one before.
-
-    Raises:
-        WriteError: the place cannot be written; the previous checkpoint is whole.
-    """
+    """Keep a checkpoint of the Trainer, and remove the one before, which is whole after a WriteError."""
     for file in sorted(directory.iterdir()):
         (folder / _name(progress.step)).put(file.name, file)
     folder.write(_STATE, (json.dumps(asdict(progress), indent=1) + "\n").encode())
@@ -130,11 +122,7 @@ def save(folder: Folder, progress: Progress, directory: Path) -> None:
 
 
 def load(folder: Folder, step: int, directory: Path, *names: str) -> Path:
-    """Copy the checkpoint of a step, or some of its files, into a directory; returns its path there.
-
-    Raises:
-        InputError: a file is missing or cannot be read.
-    """
+    """Copy a step's checkpoint, or some files, into a directory; the path there. An InputError if a file is missing."""
     source, target = folder / _name(step), directory / _name(step)
     target.mkdir(parents=True, exist_ok=True)
     try:

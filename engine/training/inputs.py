@@ -64,11 +64,8 @@ class TrainingInputs:
 
 
 def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInputs:
-    """Read the inputs of a training; from the corpus only the listed passages.
-
-    Raises:
-        InputError: a file cannot be used, no query is left to train on, or a development query has no answer
-            that the metric can score.
+    """Read the inputs of a training; from the corpus only the listed passages. An InputError if a file cannot be used,
+    no query is left to train on, or a development query has no answer that the metric can score.
     """
     path = files.queries
     readings, notes_of_files = _read(files, path, files.run, k=k, limit=files.limit)

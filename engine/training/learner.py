@@ -214,11 +214,7 @@ def save(model: Any, start: Path, directory: Path) -> None:
 def load_learner(
     start: Start, recipe: Recipe, where: torch.device, precision: Precision
 ) -> tuple[Learner, Any]:
-    """The model to be trained on a device, and its tokenizer.
-
-    Raises:
-        InputError: it cannot be loaded, or memory cannot hold it in training.
-    """
+    """The model to train on a device, and its tokenizer; an InputError if it cannot be loaded, or fit into memory."""
     spec = start.spec
     with refusals(spec.name):
         tokenizer, _ = tokenizer_and_config(spec.path, "")

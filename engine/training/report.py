@@ -140,11 +140,7 @@ def lines(summary: Mapping[str, Any]) -> Iterable[str]:
 
 
 def write_training_page(summary: Mapping[str, Any], folder: Path) -> None:
-    """Write ``training.html`` into a folder, in one file.
-
-    Raises:
-        WriteError: the disk is full, or the place cannot be written.
-    """
+    """Write ``training.html``, with its pictures inside, into a folder; a WriteError if the place cannot be written."""
     headline, *reasons = lines({**summary, "notes": []})
     versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
     start = summary["start"]

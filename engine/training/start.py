@@ -22,11 +22,8 @@ _UNREAD = frozenset({".bin", ".h5", ".msgpack", ".pt", ".pth", ".ckpt", ".gguf",
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a training.
-
-    Attributes:
-        spec: the reader as an evaluation would read with it; ``memory`` bounds a worker.
-        from_scratch: whether there are no weights, so that they are drawn at random.
+    """The start of a training: the reader as an evaluation would read with it, whose ``memory`` bounds a worker;
+    ``from_scratch`` if there are no weights, so that they are drawn at random.
     """
 
     spec: ReaderSpec
@@ -81,12 +78,7 @@ def specify_start(
 
 
 def on_this_machine(start: Start) -> Start:
-    """The same start, with the path of its files on the machine of this process.
-
-    Raises:
-        InputError: it is not here.
-        ReadError: its files here differ from the specified ones.
-    """
+    """The start with its files' path on this machine; else an InputError, or a ReadError if its files differ."""
     spec = start.spec
     name = spec.path if Path(spec.path).is_dir() else spec.source or spec.name
     model = resolve(name, required=not start.from_scratch)
@@ -96,11 +88,7 @@ def on_this_machine(start: Start) -> Start:
 
 
 def refuse_too_little(memory: int, parameters: int) -> None:
-    """Refuse a budget in bytes, 0 for none, that cannot hold a model in training, without anything to learn from.
-
-    Raises:
-        InputError: naming the least budget.
-    """
+    """Refuse, by an InputError, a budget in bytes (0: none) that cannot hold a model in training without inputs."""
     least = TRAINED_BYTES * parameters
     if not device.machine_has_gpu():
         least += PROCESS_MEMORY

@@ -46,11 +46,7 @@ Measure = Callable[[Learner], tuple[float, int]]
 
 
 def measuring(readings: Readings, start: Start, metric: str, share: slice) -> Measure:
-    """A function that takes the metric of a model on a worker's share of the development queries.
-
-    Raises:
-        ReadError: the returned function raises it if a query could not be read.
-    """
+    """A function that takes a model's metric on a worker's share of the development queries, or raises a ReadError."""
     queries, corpus = readings.queries, readings.corpus
     lists = queries.select(QUERY_ID).join(readings.lists, QUERY_ID, "left", maintain_order="left")
     # As in an evaluation; a query without a list is read without passages.
@@ -135,11 +131,8 @@ def arguments(recipe: Recipe, where: torch.device, directory: Path) -> TrainingA
 
 
 class FidTrainer(Trainer):
-    """Trains a learner, as a worker of the process group, if any.
-
-    Args:
-        progress: of the latest checkpoint, or of a training that begins; kept up to date.
-        measure: the metric on the development queries, if any.
+    """Trains a learner, as a worker of the process group, if any; keeps ``progress``, of the latest checkpoint or of a
+    training that begins, up to date. ``measure`` takes the metric on the development queries, if any.
     """
 
     control: Any
