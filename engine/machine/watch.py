@@ -93,6 +93,9 @@ class Tally(NamedTuple):
     open_units: int = 0
 
 
+_NO_TALLY = Tally("", [], 0)
+
+
 @dataclass
 class PoolTotals:
     """Events of a job's actors.
@@ -131,11 +134,8 @@ class Observer:
     _status: str = ""
     _status_since: float = 0.0
     _nodes: dict[str, Node] | None = None
-    _counter: str = ""
+    _tally: Tally = _NO_TALLY
     _places: dict[str, str] = field(default_factory=dict)
-    _restarts: int = 0
-    _repeated: int = 0
-    _faults: int = 0
     _waiting_since: float | None = None
     _told_at: float = 0.0
     _gap: float = _SECONDS_BETWEEN_LINES
@@ -168,24 +168,21 @@ class Observer:
             self.tell(f"{_called(alive[name])} joined; {left} now")
 
     def _see_tally(self, tally: Tally) -> None:
-        if tally.counter != self._counter:
-            self._counter, self._restarts, self._repeated, self._faults = tally.counter, 0, 0, 0
+        totals, alive = self.totals, self._nodes or {}
+        before = self._tally if tally.counter == self._tally.counter else _NO_TALLY
+        self._tally = tally
         self._any_started |= bool(tally.starts)
         self._places |= {start.actor: start.node for start in tally.starts}
-        again = [start for start in tally.starts if start.again]
-        for start in again[self._restarts :]:
-            self.totals.restarted_actors += 1
-            self.tell(f"an actor was lost and started again on node {start.node[:8]}")
-        self._restarts = len(again)
-        if (more := tally.repeated - self._repeated) > 0:
-            self.totals.repeated_units += more
+        for start in tally.starts[len(before.starts) :]:
+            if start.again:
+                totals.restarted_actors += 1
+                self.tell(f"an actor was lost and started again on node {start.node[:8]}")
+        if (more := tally.repeated - before.repeated) > 0:
+            totals.repeated_units += more
             units = counted(more, "[unit of work is|units of work are]")
-            self.tell(f"{units} done again, {self.totals.repeated_units} in all")
-        self._repeated = tally.repeated
-        for line in tally.faults[self._faults :]:
+            self.tell(f"{units} done again, {totals.repeated_units} in all")
+        for line in tally.faults[len(before.faults) :]:
             self.tell(line)
-        self._faults = len(tally.faults)
-        totals, alive = self.totals, self._nodes or {}
         totals.actors = sum(node in alive for node in self._places.values())
         totals.waiting_units = max(0, tally.open_units - totals.actors)
         totals.lost_actors = totals.restarted_actors + len(self._places) - totals.actors
@@ -226,7 +223,7 @@ class Observer:
         if self._fitting_since is None:
             self._fitting_since = now
         is_late = now - self._fitting_since >= _SECONDS_TO_START
-        if self._counter and not self._any_started and is_late:
+        if self._tally.counter and not self._any_started and is_late:
             self._any_started = True
             self.tell(
                 f"no actor is ready after {_SECONDS_TO_START / 60:.0f} minutes, though there are nodes "
