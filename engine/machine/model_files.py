@@ -177,11 +177,11 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
             problem, remedy = f"reader {name!r} names no function", f"write {name}:FUNCTION"
             raise InputError(problem, remedy, "function.nameless") from None
         others = ", a .gguf file, FILE.py:function, openai:MODEL" * (what == "reader")
-        raise InputError(
-            f"unknown {what} {name!r}: no directory or file, and not in the Hugging Face cache",
-            f"use 'bundled', a directory{others}, or fetch it first: hf download {name}",
-            "model.unknown",
-        ) from None
+        problem = (
+            f"unknown {what} {name!r}: no directory or file, and not in the Hugging Face cache"
+        )
+        remedy = f"use 'bundled', a directory{others}, or fetch it first: hf download {name}"
+        raise InputError(problem, remedy, "model.unknown") from None
 
 
 def read_config(path: Path, name: str) -> dict[str, Any]:

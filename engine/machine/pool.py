@@ -83,9 +83,8 @@ class PoolSettings(CheckedSettings):
             raise InputError(f"`actors` is {self.actors}", remedy, "cluster.actors")
         least, most = int(parts[1]), int(parts[2] or parts[1])
         if parts[2] is not None and not 1 <= least <= most:
-            raise InputError(
-                f"`actors` is {self.actors}", "use a range like 1:8, from 1 on", "cluster.actors"
-            )
+            remedy = "use a range like 1:8, from 1 on"
+            raise InputError(f"`actors` is {self.actors}", remedy, "cluster.actors")
         return least, most
 
     @property
@@ -213,10 +212,10 @@ def _cpus_beside(gpus: float, kind: str | None, known: list[Node]) -> float:
     return max(0.0, min([gpus if gpus <= 1 else gpus + 1, *shares])) if shares else 0.0
 
 
-def _memory(wanted: int, needs: Needs, known: list[Node]) -> int:
+def _memory(actor_bytes: int, needs: Needs, known: list[Node]) -> int:
     """Main memory that an actor requests from Ray: at most a node's, or it would wait for ever; 0 if unknown."""
     largest = max((node.memory for node in known if node.fits(needs)), default=0.0)
-    return int(min(wanted, largest)) if largest < math.inf else 0
+    return int(min(actor_bytes, largest)) if largest < math.inf else 0
 
 
 def _room(needs: Needs, alive: list[Node], actor_bytes: int) -> int:
@@ -254,12 +253,10 @@ def _refuse_too_many(
     grows = _is_joined() and (promised is not None or settings.gpus_per_actor is not None)
     if needs.gpus and actors > room and not grows:
         gpus = int(ray.cluster_resources().get("GPU", 0))
-        raise InputError(
-            f"{actors} actors with {needs} each on {gpus} GPUs",
-            f"use at most {room} actors, a smaller `gpus_per_actor`, or `actors` 1:{actors} "
-            "if nodes will join",
-            "cluster.oversubscribed",
-        )
+        problem = f"{actors} actors with {needs} each on {gpus} GPUs"
+        less = f"use at most {room} actors, a smaller `gpus_per_actor`"
+        remedy = f"{less}, or `actors` 1:{actors} if nodes will join"
+        raise InputError(problem, remedy, "cluster.oversubscribed")
 
 
 def _refuse_more_than_ever(
@@ -272,11 +269,12 @@ def _refuse_more_than_ever(
         return
     ever = nodes.room_ever(needs, alive, promised)
     if least > ever:
-        raise InputError(
-            f"`actors` {settings.actors} with {needs} each, on a cluster that can have room for {ever:.0f}",
-            f"use at most {ever:.0f}, a range like 1:{least}, or let the autoscaler add more nodes",
-            "cluster.size",
+        actors = f"`actors` {settings.actors} with {needs} each"
+        problem = f"{actors}, on a cluster that can have room for {ever:.0f}"
+        remedy = (
+            f"use at most {ever:.0f}, a range like 1:{least}, or let the autoscaler add more nodes"
         )
+        raise InputError(problem, remedy, "cluster.size")
 
 
 def patience() -> float:

@@ -45,7 +45,7 @@ def reading_dtype(settings: PoolSettings, on_event: OnEvent = silent) -> Dtype:
     """
     if _is_own(settings):
         return device.best_dtype()
-    dtypes = [(ability.dtype, node) for ability, node in _of_cluster(settings, on_event)]
+    dtypes = [(ability.dtype, node) for ability, node in _abilities(settings, on_event)]
     differ = "the nodes that read are fast in different precisions"
     return agreed(dtypes, differ=differ, option="dtype")
 
@@ -60,7 +60,7 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
         if on_vllm := device.reads_on_vllm():
             device.require_compiler()
         return on_vllm
-    abilities = _of_cluster(settings, on_event)
+    abilities = _abilities(settings, on_event)
     engines = [("vllm" if ability.vllm else "transformers", node) for ability, node in abilities]
     differ = "vLLM is installed on some of the nodes that read, beside a GPU, and not on others"
     on_vllm = agreed(engines, differ=differ, option="engine") == "vllm"
@@ -100,7 +100,7 @@ def _is_own(settings: PoolSettings) -> bool:
 
 # One answer for all conditions of a study, and for all roles.
 @functools.cache
-def _of_cluster(settings: PoolSettings, on_event: OnEvent) -> list[tuple[Ability, Node]]:
+def _abilities(settings: PoolSettings, on_event: OnEvent) -> list[tuple[Ability, Node]]:
     import ray
 
     from engine.machine import cluster

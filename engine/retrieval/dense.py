@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from engine import tables
 from engine.machine import device, model_files
-from engine.machine.pool import PoolSettings, decide
+from engine.machine.pool import PoolSettings
 from engine.machine.remote.api_settings import ServerSettings, is_api
 from engine.machine.watch import OnEvent, silent
 from engine.messages.checked import Amount, Positive, Share
@@ -351,12 +351,9 @@ def executor_for(
     small = count <= _FEW and not os.environ.get("RAY_ADDRESS") and not spec.memory
     if settings.in_process or (settings == PoolSettings() and small):
         return encode.execute
-    from engine.machine import cluster
     from engine.retrieval import distribute
 
-    cluster.start_ray()
-    weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
-    pool = decide(settings, device.default_actor_memory(weights), budget=spec.memory)
+    pool = distribute.pool_of(spec, settings)
     return partial(distribute.execute, pool=pool, on_event=on_event)
 
 
@@ -463,11 +460,10 @@ def empty_index(factory: str, dimensions: int) -> Any:
     try:
         return faiss.index_factory(dimensions, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
-        raise InputError(
-            f"FAISS cannot build an index {factory!r} of {dimensions} dimensions ({_reason(error)})",
-            "use a factory string like IVF1024,Flat or HNSW32",
-            "index.factory",
-        ) from None
+        kind = f"an index {factory!r} of {dimensions} dimensions"
+        problem = f"FAISS cannot build {kind} ({_reason(error)})"
+        remedy = "use a factory string like IVF1024,Flat or HNSW32"
+        raise InputError(problem, remedy, "index.factory") from None
 
 
 def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:

@@ -214,10 +214,15 @@ def results_of(
 
 def pool_for(spec: EncoderSpec, parts: int) -> Pool | None:
     """An actor per GPU, at most one per part, of the started or joined Ray; None for fewer than two GPUs."""
+    pool = pool_of(spec, PoolSettings()).at_most(parts)
+    return pool if pool.needs.gpus and pool.start > 1 else None
+
+
+def pool_of(spec: EncoderSpec, settings: PoolSettings) -> Pool:
+    """The pool of an encoder's actors, on the started or joined Ray."""
     cluster.start_ray()
     weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
-    pool = decide(PoolSettings(), device.default_actor_memory(weights)).at_most(parts)
-    return pool if pool.needs.gpus and pool.start > 1 else None
+    return decide(settings, device.default_actor_memory(weights), budget=spec.memory)
 
 
 class SearchActor:

@@ -210,7 +210,7 @@ def specify(
     for setting in options.server().changed():
         problem = f"`{setting}` with {name}, a model of this machine"
         raise InputError(problem, "leave it out", "encoder.local")
-    path, source, kept = _locate(name)
+    path, source, size = _locate(name)
     config = model_files.read_config(path, name)
     code = model_files.agreed_code(path, name, trusted=options.trust_remote_code)
     if not any(path.glob("*.safetensors")) and not model_files.pickled_files(path):
@@ -223,11 +223,11 @@ def specify(
     width = config["hidden_size"]
     for folder in text.layers:
         width = layer_of(path / folder, width)["out_features"]
-    if kept and kept > width:
-        problem = f"gives {width} dimensions, of which {kept} cannot be kept"
+    if size and size > width:
+        problem = f"gives {width} dimensions, of which {size} cannot be kept"
         raise InputError(problem, "name fewer", "encoder.dimensions", path=name)
-    kept = kept or text.dimensions
-    text = replace(text, dimensions=kept if kept and kept < width else None)
+    size = size or text.dimensions
+    text = replace(text, dimensions=size if size and size < width else None)
     text = replace(text, max_tokens=min(text.max_tokens, _positions(config)))
     dtype, width = options.dtype or device.best_dtype(), text.dimensions or width
     files = digest(path, text.layers)
@@ -300,10 +300,10 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
     if spec.server:
         return spec
     here = bool(spec.path) and Path(spec.path).is_dir()
-    path, _, kept = _locate(spec.path if here else spec.source)
+    path, _, size = _locate(spec.path if here else spec.source)
     for differ, is_equal in (
         ("files differ", digest(path, spec.text.layers) == spec.digest),
-        ("dimensions differ", kept in (None, spec.dimensions)),
+        ("dimensions differ", size in (None, spec.dimensions)),
         ("code differs", not spec.code or model_files.code_digest(path) == spec.code),
     ):
         if not is_equal:
@@ -323,16 +323,16 @@ def digest(path: Path, layers: Sequence[str] = ()) -> str:
 def _locate(name: str) -> tuple[Path, str, int | None]:
     """The directory of a model, its name for other machines, and the dimensions to keep by its name."""
     require(f"encoder {name!r}", "local")
-    name, kept = kept_of(name)
+    name, size = kept_of(name)
     if name == BUNDLED:
-        return bundled.encoder_directory(), name, kept
+        return bundled.encoder_directory(), name, size
     if not name.strip() or "\0" in name:
         remedy = "give bundled, a directory, or an id"
         raise InputError("`encoder` is empty", remedy, "settings.encoder")
     if Path(name).is_dir():
         path = Path(name).resolve()
-        return path, str(path), kept
-    return model_files.from_hub_cache(name, "encoder"), name, kept
+        return path, str(path), size
+    return model_files.from_hub_cache(name, "encoder"), name, size
 
 
 def _positions(config: dict[str, Any]) -> int:

@@ -109,8 +109,8 @@ def train_on_ray(
         raise error
     if failure is not None or result is None:
         why = cluster.cause(failure) if failure else "it ended without a result"
-        kept = "checkpoints are kept: run the same command again"
-        raise ReadError(f"training on Ray failed: {why}; {kept}") from failure
+        remedy = "checkpoints are kept: run the same command again"
+        raise ReadError(f"training on Ray failed: {why}; {remedy}") from failure
     return result
 
 

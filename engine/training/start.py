@@ -53,11 +53,13 @@ def specify_start(
     if model.architecture == "causal":
         problem = f"reader {name!r} is decoder-only"
         raise InputError(problem, "train a reader of the T5 family", "training.architecture")
-    spec, made = specify(model, augmentation=augmentation, task=task, prompt=prompt, memory=memory)
-    if made.template.choices:
+    spec, reader_prompt = specify(
+        model, augmentation=augmentation, task=task, prompt=prompt, memory=memory
+    )
+    if reader_prompt.template.choices:
         problem = "a prompt with choices, but training needs answers that the reader generates"
         remedy = "use a prompt without choices"
-        raise InputError(problem, remedy, "training.choices", path=made.template.path)
+        raise InputError(problem, remedy, "training.choices", path=reader_prompt.template.path)
     refuse_too_little(memory, spec.parameters)
     path = Path(spec.path)
     from_scratch = not has_weights(path)
@@ -74,7 +76,7 @@ def specify_start(
             problem = "has no weights, and those of a T5 with Fusion-in-Decoder's own position bias are not drawn at random"
             remedy = "start from its weights, or from the configuration of a plain T5"
             raise InputError(problem, remedy, "training.start", path=name)
-    return Start(spec, made, from_scratch)
+    return Start(spec, reader_prompt, from_scratch)
 
 
 def on_this_machine(start: Start) -> Start:

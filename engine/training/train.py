@@ -34,7 +34,7 @@ class Plan:
             the start and the tokenizer.
         dev: queries whose metric selects the model and ends training; None for the last model.
         metric: their metric, a name in ``scoring.metrics.METRICS``.
-        asked: further settings, as JSON, beside the recipe's in every checkpoint.
+        settings: further ones, as JSON, beside the recipe's in every checkpoint.
 
     Raises:
         InputError: training is to end by the metric, and there are no development queries.
@@ -45,7 +45,7 @@ class Plan:
     train: Readings | Callable[[Start, Any], Examples]
     dev: Readings | None = None
     metric: str = "em"
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.recipe.patience is not None and (self.dev is None or self.dev.queries.is_empty()):
@@ -102,7 +102,7 @@ def train(
             if plan.dev is not None and not plan.dev.queries.is_empty():
                 share = slice(args.process_index, None, args.world_size)
                 measure = measuring(plan.dev, plan.start, plan.metric, share)
-            progress.configuration = {**plan.asked, **asdict(plan.recipe)}
+            progress.configuration = {**plan.settings, **asdict(plan.recipe)}
             progress.starts += 1
             trainer = FidTrainer(learner, examples, plan.recipe, args, progress, measure)
             trainer.add_callback(Watch(trainer, folder, on_progress))

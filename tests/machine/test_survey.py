@@ -73,7 +73,7 @@ def test_whether_actors_have_gpus_is_what_was_asked_or_what_their_nodes_have(mon
 def test_nodes_that_differ_in_vllm_are_named_only_where_the_engine_is_theirs_to_choose(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     answers = [(survey.Ability("bfloat16", True), H100), (survey.Ability("bfloat16", False), T4)]
-    monkeypatch.setattr(survey, "_of_cluster", lambda settings, on_event: answers)
+    monkeypatch.setattr(survey, "_abilities", lambda settings, on_event: answers)
     assert survey.reading_dtype(PoolSettings()) == "bfloat16"
     with refused("cluster.unlike"):
         survey.reading_on_vllm(PoolSettings())
@@ -91,7 +91,7 @@ def test_a_missing_compiler_is_one_line_where_vllm_would_read_and_none_elsewhere
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     here = survey.ability()
     answers = [(here, H100), (here._replace(lacks=""), H100)]
-    monkeypatch.setattr(survey, "_of_cluster", lambda settings, on_event: answers)
+    monkeypatch.setattr(survey, "_abilities", lambda settings, on_event: answers)
     with refused("cluster.compiler"):
         survey.reading_on_vllm(PoolSettings())
     assert survey.reading_dtype(PoolSettings()) == here.dtype
