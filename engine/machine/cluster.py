@@ -96,9 +96,8 @@ def _refuse_unreachable(address: str) -> None:
     """Reject addresses meant for other commands, and an unresponsive head: Ray would wait for minutes."""
     if address in ("local", "auto"):
         return
-    kinds = dict.fromkeys(("http", "https"), "jobs are submitted") | {
-        "ray": "Ray's client connects"
-    }
+    kinds = dict.fromkeys(("http", "https"), "jobs are submitted")
+    kinds["ray"] = "Ray's client connects"
     if "://" in address:
         kind = kinds.get(address.partition("://")[0], "no cluster of Ray's is")
         raise InputError(f"RAY_ADDRESS is {address}, where {kind}", _JOINED, "cluster.address")

@@ -157,11 +157,9 @@ def _module_of(path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         line = _line_in(place, error)
-        problem, remedy = (
-            f"cannot be loaded ({reason_of(error.with_traceback(None))})",
-            "correct it",
-        )
-        raise InputError(problem, remedy, "function.unloadable", path=path, line=line) from None
+        fault = functools.partial(InputError, path=path, line=line)
+        problem = f"cannot be loaded ({reason_of(error.with_traceback(None))})"
+        raise fault(problem, "correct it", "function.unloadable") from None
     return module
 
 

@@ -177,11 +177,9 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
             problem, remedy = f"reader {name!r} names no function", f"write {name}:FUNCTION"
             raise InputError(problem, remedy, "function.nameless") from None
         others = ", a .gguf file, FILE.py:function, openai:MODEL" * (what == "reader")
-        problem = (
-            f"unknown {what} {name!r}: no directory or file, and not in the Hugging Face cache"
-        )
+        absent = "no directory or file, and not in the Hugging Face cache"
         remedy = f"use 'bundled', a directory{others}, or fetch it first: hf download {name}"
-        raise InputError(problem, remedy, "model.unknown") from None
+        raise InputError(f"unknown {what} {name!r}: {absent}", remedy, "model.unknown") from None
 
 
 def read_config(path: Path, name: str) -> dict[str, Any]:
@@ -337,9 +335,8 @@ def tokenizer_and_config(path: str, code: str) -> tuple[Any, Any]:
 
     # Explicit for every load: by default transformers asks, and takes "y" from stdin.
     options = {"local_files_only": True, "trust_remote_code": bool(code)}
-    return AutoTokenizer.from_pretrained(path, **options), AutoConfig.from_pretrained(
-        path, **options
-    )
+    tokenizer = AutoTokenizer.from_pretrained(path, **options)
+    return tokenizer, AutoConfig.from_pretrained(path, **options)
 
 
 def shared_model(kind: Kind, path: Path, *, name: str, digest: str, **options: Any) -> Any:
@@ -437,14 +434,10 @@ def load_model(
         or getattr(config, "quantization_config", None)  # its tensors are not cast, but unpacked
         or (mapped and not are_cast(files, dtype))
     ):
-        return getattr(transformers, auto).from_pretrained(
-            path,
-            local_files_only=True,
-            use_safetensors=not (kind == "encoder" and pickled_files(path)),
-            weights_only=True,
-            trust_remote_code=bool(code),
-            **options,
-        )
+        options |= {"use_safetensors": not (kind == "encoder" and pickled_files(path))}
+        options |= {"trust_remote_code": bool(code), "weights_only": True}
+        load = getattr(transformers, auto).from_pretrained
+        return load(path, local_files_only=True, **options)
     return _read(model_class, path, files, options)
 
 

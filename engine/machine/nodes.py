@@ -71,14 +71,13 @@ class Node:
 
 def _node(resources: Mapping[str, float], **more: Any) -> Node:
     kinds = (name.removeprefix(_ACCELERATOR) for name in resources if name.startswith(_ACCELERATOR))
-    return Node(
-        float(resources.get("CPU", 0)),
-        float(resources.get("GPU", 0)),
-        float(resources.get("memory", 0)),
-        frozenset(kinds),
-        is_head=ray_internals.HEAD in resources,
-        **more,
-    )
+    cpus, gpus, memory = (float(resources.get(name, 0)) for name in ("CPU", "GPU", "memory"))
+    is_head = ray_internals.HEAD in resources
+    return Node(cpus, gpus, memory, frozenset(kinds), is_head=is_head, **more)
+
+
+def _node_type(resources: Mapping[str, float] | None, most: float) -> Node:
+    return _node({**_ANY_MEMORY, **(resources or {})}, most=most)
 
 
 def alive() -> list[Node]:
@@ -101,14 +100,9 @@ def promised() -> list[Node] | None:
 
 
 def _from_control_store() -> list[Node] | None:
-    return [
-        _node(
-            {**_ANY_MEMORY, **group.resources},
-            most=float(group.max_count) if group.max_count >= 0 else math.inf,
-        )
-        for group in ray_internals.node_groups()
-        if group.max_count and group.resources
-    ] or None
+    groups = (group for group in ray_internals.node_groups() if group.max_count and group.resources)
+    types = [(group.resources, float(group.max_count)) for group in groups]
+    return [_node_type(has, most if most >= 0 else math.inf) for has, most in types] or None
 
 
 def _from_file() -> list[Node] | None:
@@ -122,10 +116,7 @@ def _from_file() -> list[Node] | None:
         types = config["available_node_types"].values()
         most = float(config.get("max_workers", math.inf))
         return [
-            _node(
-                {**_ANY_MEMORY, **(kind.get("resources") or {})},
-                most=min(most, float(kind.get("max_workers", math.inf))),
-            )
+            _node_type(kind.get("resources"), min(most, float(kind.get("max_workers", math.inf))))
             for kind in types
             if kind.get("max_workers", 1)
         ] or None
@@ -147,8 +138,7 @@ def describe_largest(known: Iterable[Node]) -> str:
     largest = max(known, key=lambda node: (node.gpus, node.cpus), default=None)
     if largest is None:
         return "there is no node"
-    kinds = (
-        f" ({', '.join(sorted(largest.accelerator_types))})" if largest.accelerator_types else ""
-    )
-    gpus = counted(int(largest.gpus), "[GPU|GPUs]") + kinds if largest.gpus else "no GPU"
+    kinds = ", ".join(sorted(largest.accelerator_types))
+    gpus = counted(int(largest.gpus), "[GPU|GPUs]") + (f" ({kinds})" if kinds else "")
+    gpus = gpus if largest.gpus else "no GPU"
     return f"the largest has {gpus} and {largest.cpus:g} CPUs"

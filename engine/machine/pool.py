@@ -271,9 +271,8 @@ def _refuse_more_than_ever(
     if least > ever:
         actors = f"`actors` {settings.actors} with {needs} each"
         problem = f"{actors}, on a cluster that can have room for {ever:.0f}"
-        remedy = (
-            f"use at most {ever:.0f}, a range like 1:{least}, or let the autoscaler add more nodes"
-        )
+        less = f"use at most {ever:.0f}, a range like 1:{least}"
+        remedy = f"{less}, or let the autoscaler add more nodes"
         raise InputError(problem, remedy, "cluster.size")
 
 

@@ -66,9 +66,8 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
     on_vllm = agreed(engines, differ=differ, option="engine") == "vllm"
     lacking = [(ability.lacks, node) for ability, node in abilities if ability.lacks]
     if on_vllm and lacking:
-        problem = (
-            f"vLLM cannot start on {_some([node for _, node in lacking])}: there is {lacking[0][0]}"
-        )
+        where = _some([node for _, node in lacking])
+        problem = f"vLLM cannot start on {where}: there is {lacking[0][0]}"
         raise InputError(problem, device.COMPILER_REMEDY, "cluster.compiler")
     return on_vllm
 

@@ -37,10 +37,8 @@ class Kiwi:
 
     def split(self, texts: Iterable[str]) -> list[str]:
         """The morphemes of texts, separated by spaces; an empty text stays empty."""
-        return [
-            " ".join(token.form for token in tokens if token.form.strip())
-            for tokens in self._kiwi.tokenize(texts)
-        ]
+        forms = ([token.form for token in tokens] for tokens in self._kiwi.tokenize(texts))
+        return [" ".join(filter(str.strip, words)) for words in forms]
 
 
 def _version_of_kiwi() -> str:

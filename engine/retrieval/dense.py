@@ -318,10 +318,8 @@ def _parts(directory: Path, index: Manifest, block: int) -> list[ReadPart]:
     settings = index.settings
     keys, shards = settings["shards"], -(-block // settings["shard"])
     kind = settings["storage"], settings["encoder"]["dimensions"]
-    return [
-        partial(encode.read_shards, directory, keys[start : start + shards], *kind)
-        for start in range(0, len(keys), shards)
-    ]
+    parts = (keys[start : start + shards] for start in range(0, len(keys), shards))
+    return [partial(encode.read_shards, directory, part, *kind) for part in parts]
 
 
 def encoder_of(index: Manifest, options: SearchOptions) -> EncoderSpec:
@@ -361,13 +359,10 @@ def _as_run(best: pl.DataFrame, queries: pl.DataFrame, name: str, vectors: Singl
     nonzero = pl.Series(vectors.any(axis=1)).arg_true()
     best = best.filter(pl.col(QUERY_ROW).is_in(nonzero.implode()))
     rows = best.sort(QUERY_ROW, SCORE, DOC_ID, descending=[False, True, False])
-    return rows.select(
-        queries[QUERY_ID].gather(rows[QUERY_ROW]).alias(QUERY_ID),
-        DOC_ID,
-        pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ROW).alias(RANK),
-        SCORE,
-        pl.lit(name).alias(RUN),
-    ).select(list(tables.RUNS))
+    rank = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ROW).alias(RANK)
+    ids = queries[QUERY_ID].gather(rows[QUERY_ROW])
+    rows = rows.with_columns(ids, rank, pl.lit(name).alias(RUN))
+    return rows.select(list(tables.RUNS))
 
 
 def _build_approximate(directory: Path, index: Manifest) -> None:

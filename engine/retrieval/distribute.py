@@ -316,10 +316,8 @@ class SearchOnRay:
         # If a node is lost, idle actors give their GPUs to the lost actors' replacements.
         pool = replace(self.pool, least=1, most=self.pool.start).at_most(len(rows))
         counts = ray.remote(**cluster.beside_driver())(Counts).remote()
-        results = one_row_blocks(rows).map_batches(
-            self.actor_class,
-            fn_constructor_kwargs={"counts": counts, "spec": self.spec, **arguments},
-            **pool_options(pool, in_flight=1),
-        )
+        options = pool_options(pool, in_flight=1)
+        options["fn_constructor_kwargs"] = {"counts": counts, "spec": self.spec, **arguments}
+        results = one_row_blocks(rows).map_batches(self.actor_class, **options)
         for row in results_of(doing, results, counts, pool.needs, self.on_event):
             yield row["number"], pickle.loads(row["content"])

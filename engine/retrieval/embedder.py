@@ -61,11 +61,12 @@ class Embedder:
         try:
             trial = self._request([_TRIAL], calibrates=False)
         except (RefusedError, StoppedAskingError, UnansweredError) as error:
-            raise InputError(
-                f"{self._host} gives no vectors of {spec.name!r} ({getattr(error, 'problem', error)})",
-                f"check {server.api_key_env}, `base_url`, the model, and the dimensions behind @",
-                "server.vectors",
-            ) from None
+            reason = getattr(error, "problem", error)
+            problem = f"{self._host} gives no vectors of {spec.name!r} ({reason})"
+            remedy = (
+                f"check {server.api_key_env}, `base_url`, the model, and the dimensions behind @"
+            )
+            raise InputError(problem, remedy, "server.vectors") from None
         identity = json.dumps([self._host, model, trial.shape[1]])
         digest = hashlib.sha256(identity.encode()).hexdigest()
         self._path = cache_directory() / "vectors" / f"{digest[:32]}.sqlite"
@@ -73,11 +74,10 @@ class Embedder:
         former = np.frombuffer(self._keep([_TRIAL], trial)[_key(_TRIAL)], np.float32)
         other = np.linalg.norm(former - trial[0]) > _ALIKE * np.linalg.norm(former)
         if other or spec.digest not in ("", digest):
-            raise InputError(
-                f"{self._host} has another model {spec.name!r} than the one that made the vectors",
-                f"ask the same server, or {f'delete {self._path} and ' * bool(other)}build the index again",
-                "server.model",
-            )
+            model = f"another model {spec.name!r} than the one that made the vectors"
+            delete = f"delete {self._path} and " * bool(other)
+            remedy = f"ask the same server, or {delete}build the index again"
+            raise InputError(f"{self._host} has {model}", remedy, "server.model")
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """The vectors of queries, with the prefix added; (texts, dimensions)."""
@@ -172,9 +172,8 @@ class Embedder:
             remedy = "make room, delete it, or name another folder in ERAG_CACHE"
             if "locked" in str(error):
                 remedy = f"another process has held it for {_PATIENCE} seconds: wait until it ends, or end it"
-            raise InputError(
-                f"cannot be used ({error})", remedy, "index.cache", path=self._path
-            ) from None
+            problem = f"cannot be used ({error})"
+            raise InputError(problem, remedy, "index.cache", path=self._path) from None
 
 
 def _key(text: str) -> bytes:

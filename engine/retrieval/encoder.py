@@ -86,15 +86,9 @@ class Encoder:
     def _token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         if self.spec.text.lower_case:
             texts = [text.lower() for text in texts]
-        return self._tokenizer(
-            list(texts),
-            truncation=True,
-            max_length=self.spec.text.max_tokens,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )["input_ids"]
+        ids_alone = {"return_attention_mask": False, "return_token_type_ids": False}
+        cut = {"truncation": True, "max_length": self.spec.text.max_tokens, "padding": False}
+        return self._tokenizer(list(texts), verbose=False, **ids_alone, **cut)["input_ids"]
 
     def _tokens_of(self, prefix: str) -> int:
         """Number of leading tokens, from the prefix, that do not count, without an end token."""

@@ -260,9 +260,8 @@ def _preset(path: Path, options: EncoderOptions) -> Preset:
             raise InputError(problem, remedy, "encoder.unpooled", path=options.encoder)
         return Preset(pooling, normalize=False)
     if options.preset and in_files and pooling is None and in_files.pooling != chosen.pooling:
-        problem = (
-            f"pools by {in_files.pooling!r}, the preset {options.preset!r} by {chosen.pooling!r}"
-        )
+        presets = f"the preset {options.preset!r} by {chosen.pooling!r}"
+        problem = f"pools by {in_files.pooling!r}, {presets}"
         remedy = "give another `preset`, or `pooling`"
         raise InputError(problem, remedy, "encoder.pooling", path=options.encoder)
     if not options.preset:

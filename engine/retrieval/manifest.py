@@ -81,9 +81,8 @@ def read(directory: str | Path, kind: Kind | None = None) -> Manifest:
     try:
         value = unsealed_json(path.read_bytes())
     except (ValueError, OSError) as error:
-        raise InputError(
-            f"cannot be read ({error})", "build the index again", "index.unreadable", path=path
-        ) from None
+        problem, remedy = f"cannot be read ({error})", "build the index again"
+        raise InputError(problem, remedy, "index.unreadable", path=path) from None
     names = {field.name for field in fields(Manifest)}
     types = {"passages": int, "corpus": str, "versions": dict, "settings": dict}
     if not (
@@ -135,9 +134,7 @@ def require_corpus(
 ) -> None:
     """Refuse an index of another corpus, by its fingerprint."""
     if manifest.corpus != fingerprint:
-        problem = (
-            f"is an index of another corpus than {corpus} (its fingerprint is "
-            f"{manifest.corpus[:12]}, that of the corpus {fingerprint[:12]})"
-        )
+        marks = f"its fingerprint is {manifest.corpus[:12]}, that of the corpus {fingerprint[:12]}"
+        problem = f"is an index of another corpus than {corpus} ({marks})"
         remedy = "build the index again from this corpus, or give the corpus that it was built from"
         raise InputError(problem, remedy, "index.corpus", path=directory)

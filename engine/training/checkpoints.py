@@ -98,9 +98,8 @@ def load_progress(folder: Folder, run: str) -> Progress | None:
         remedy = "give another folder, or remove it to train anew"
         raise InputError(problem, remedy, "training.format", path=folder.shown(_STATE)) from None
     if progress.run != run:
-        problem = (
-            "holds checkpoints of another training (other data, another start or another recipe)"
-        )
+        other = "other data, another start or another recipe"
+        problem = f"holds checkpoints of another training ({other})"
         remedy = "train in another folder, or remove them"
         raise InputError(problem, remedy, "training.checkpoint", path=folder.shown())
     return progress

@@ -59,12 +59,10 @@ class Cuts:
     @staticmethod
     def of(examples: Sequence[Example]) -> Cuts:
         """The counts of some examples."""
-        return Cuts(
-            sum(len(example.inputs) for example in examples),
-            sum(example.cut_inputs for example in examples),
-            len(examples),
-            sum(example.cut_target for example in examples),
-        )
+        counts = [
+            (len(example.inputs), example.cut_inputs, 1, example.cut_target) for example in examples
+        ]
+        return Cuts(*map(sum, zip(*counts, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,14 +120,12 @@ class ReadingExamples:
 
     def draw(self, epoch: int, places: Sequence[int]) -> list[Example]:
         """The examples at some places, as an epoch (counted from 0) has them."""
-        texts = [
-            self.prompt.render(self._rows[i][1], [self._passages[d] for d in self._lists[i]])
-            for i in places
-        ]
+        passages = ([self._passages[doc_id] for doc_id in self._lists[i]] for i in places)
+        queries = (self._rows[i][1] for i in places)
+        texts = [*map(self.prompt.render, queries, passages)]
         flat, limit = list(chain.from_iterable(texts)), self.longest_input
-        items = iter(
-            tokenize(self.tokenizer, flat, limit=limit, special_tokens=self.special_tokens)
-        )
+        special = self.special_tokens
+        items = iter(tokenize(self.tokenizer, flat, limit=limit, special_tokens=special))
         targets = self._targets([self._answer(epoch, i) for i in places])
         examples: list[Example] = []
         for inputs, (target, is_cut) in zip(texts, targets, strict=True):

@@ -90,18 +90,13 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
         refuse_answers(get_metric(metric), dev.queries, path)
         learned = set(train.queries[QUERY].str.strip_chars().str.to_lowercase())
         both = dev.queries[QUERY].str.strip_chars().str.to_lowercase().is_in(learned).sum()
+        unlisted = dev.queries.height - dev.lists.height
+        learned_too = "development [query is|queries are] in the training set, too: the metric will be too high"
+        without_any = "development [query has|queries have] no listed passage: the reader gets [it|them] without any"
         notes += [
             *notes_of_dev,
-            count_note(
-                "learned_dev_queries",
-                int(both),
-                "development [query is|queries are] in the training set, too: the metric will be too high",
-            ),
-            count_note(
-                "dev_queries_without_results",
-                dev.queries.height - dev.lists.height,
-                "development [query has|queries have] no listed passage: the reader gets [it|them] without any",
-            ),
+            count_note("learned_dev_queries", int(both), learned_too),
+            count_note("dev_queries_without_results", unlisted, without_any),
         ]
     return TrainingInputs(train, dev, tuple(notes))
 
@@ -109,14 +104,8 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
 def _read(
     files: TrainingFiles, queries: Location, run: Location, *, k: int, limit: int | None = None
 ) -> tuple[Readings, Sequence[Note]]:
-    named = InputFiles(
-        queries=queries,
-        corpus=files.corpus,
-        run=(run,),
-        limit=limit,
-        skip_bad=files.skip_bad,
-        need_answers=False,
-    )
+    read = {"limit": limit, "skip_bad": files.skip_bad, "need_answers": False}
+    named = InputFiles(queries=queries, corpus=files.corpus, run=(run,), **read)
     inputs = InMemoryInputs.of_files(named, k=k).inputs
     by_query = inputs.runs.sort(QUERY_ID, RANK).group_by(QUERY_ID, maintain_order=True)
     lists = by_query.agg(pl.col(DOC_ID).alias(DOC_IDS))

@@ -155,15 +155,10 @@ class Learner:
             states = self.model.encoder(input_ids=ids, attention_mask=mask.long())[0]
             # The states of a query's inputs end to end: (examples, most tokens, width).
             joined = pad_sequence(list(states[mask].split(counts)), batch_first=True)
-            logits = self.model(
-                encoder_outputs=(joined,),
-                attention_mask=self._mask(counts).long(),
-                decoder_input_ids=before,
-                use_cache=False,
-            ).logits
-        return cross_entropy(
-            logits.float().flatten(0, 1), labels.flatten(), ignore_index=_NOTHING, reduction="sum"
-        )
+            encoded = {"encoder_outputs": (joined,), "attention_mask": self._mask(counts).long()}
+            logits = self.model(decoder_input_ids=before, use_cache=False, **encoded).logits
+        logits, labels = logits.float().flatten(0, 1), labels.flatten()
+        return cross_entropy(logits, labels, ignore_index=_NOTHING, reduction="sum")
 
     def _mask(self, lengths: Iterable[int]) -> torch.Tensor:
         own = torch.tensor(list(lengths), device=self.device)

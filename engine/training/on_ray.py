@@ -87,20 +87,18 @@ def train_on_ray(
         spec = replace(spec, memory=machine_memory() // (2 * workers.workers))
         plan = replace(plan, start=replace(plan.start, spec=spec))
     at = Folder(folder.at.absolute()) if isinstance(folder.at, Path) else folder
-    resources = {"GPU": 1.0} if gpus else {"CPU": cluster.cpus_per_actor(workers.workers)}
+    own = {"GPU": 1.0} if gpus else {"CPU": cluster.cpus_per_actor(workers.workers)}
+    resources, restarts = {"CPU": 0.0} | own, FailureConfig(max_failures=_RESTARTS)
+    scaling = ScalingConfig(
+        num_workers=workers.workers, use_gpu=bool(gpus), resources_per_worker=resources
+    )
     with tempfile.TemporaryDirectory(prefix="erag-train-") as storage:
         trainer = TorchTrainer(
             _work,
             train_loop_config={"plan": plan, "folder": at, "desk": desk},
             torch_config=_group("nccl" if gpus else "gloo"),
-            scaling_config=ScalingConfig(
-                num_workers=workers.workers,
-                use_gpu=bool(gpus),
-                resources_per_worker={"CPU": 0.0} | resources,
-            ),
-            run_config=RunConfig(
-                storage_path=storage, failure_config=FailureConfig(max_failures=_RESTARTS)
-            ),
+            scaling_config=scaling,
+            run_config=RunConfig(storage_path=storage, failure_config=restarts),
         )
         failure = _watched(trainer, desk, on_progress)
     result, error = ray.get(desk.outcome.remote())
@@ -154,9 +152,8 @@ def _group(backend: str) -> Any:
     # By default a worker sees the GPUs of all workers on its node. A variable would reach the driver alone, while the
     # trainer's controller, a separate process, decides.
     own = type("Own", (TorchConfig().backend_cls,), {"share_cuda_visible_devices": False})
-    return type("OwnConfig", (TorchConfig,), {"backend_cls": own})(
-        backend=backend, timeout_s=_SECONDS_OF_PATIENCE
-    )
+    config = type("OwnConfig", (TorchConfig,), {"backend_cls": own})
+    return config(backend=backend, timeout_s=_SECONDS_OF_PATIENCE)
 
 
 def _work(config: dict[str, Any]) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PAGE = "training.html"
 # Maximum of points of the smoothed curve.
 _POINTS = 60
+# Figures of the progress that the report has as they are.
+_MEASURED = ("seconds", "starts", "peak_memory", "at_once")
 _PACKAGES = ("torch", "transformers", "tokenizers", "ray", "polars", "numpy")
 
 
@@ -98,10 +100,7 @@ def content(trained: TrainingResult, parameters: int) -> dict[str, Any]:
                 "evaluations": [asdict(evaluation) for evaluation in progress.evaluations],
                 "losses": progress.losses,
                 "rates": [trained.recipe.rate(step, steps) for step in range(1, progress.step + 1)],
-                "seconds": progress.seconds,
-                "starts": progress.starts,
-                "peak_memory": progress.peak_memory,
-                "at_once": progress.at_once,
+                **{name: getattr(progress, name) for name in _MEASURED},
                 "versions": versions(_PACKAGES),
                 "audit": audit_of(trained.origin, {}),
             }

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,12 +112,9 @@ def train(
                 with reported_writing(directory / WEIGHTS):
                     trainer.train(resume_from_checkpoint=begin and str(begin))
             except (SafetensorError, UnpicklingError, EOFError) as error:
-                problem, remedy = (
-                    "a checkpoint is damaged",
-                    "remove the checkpoints, and train anew",
-                )
-                path = folder.shown()
-                raise InputError(problem, remedy, "training.damaged", path=path) from error
+                fault = partial(InputError, path=folder.shown())
+                remedy = "remove the checkpoints, and train anew"
+                raise fault("a checkpoint is damaged", remedy, "training.damaged") from error
         if args.should_save:
             _deliver(plan, learner, progress, folder)
         args.distributed_state.wait_for_everyone()
