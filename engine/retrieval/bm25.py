@@ -100,8 +100,8 @@ def build_index(
         lucene.index(contents, new, splits, threads=threads or os.cpu_count() or 1)
         version = _version_of_kiwi() if tokenizer else None
         settings = {"language": language, "tokenizer": tokenizer, "tokenizer_version": version}
-        corpus, versions = fingerprint.hexdigest(), manifest.versions("pyserini")
-        index = Manifest("bm25", fingerprint.rows, corpus, settings, versions)
+        digest, versions = fingerprint.hexdigest(), manifest.versions("pyserini")
+        index = Manifest("bm25", fingerprint.rows, digest, settings, versions)
         manifest.write(index, new)
         _move_into_place(work, directory)
     return index

@@ -70,7 +70,7 @@ class Encoder:
             return vectors
         token_ids = self._token_ids(texts)
         left_out = self._tokens_of(self.spec.text.passage_prefix if prefix is None else prefix)
-        limits = {"memory": self._memory, "max_tokens": self._tokens}
+        limits: dict[str, Any] = {"memory": self._memory, "max_tokens": self._tokens}
 
         def forward(rows: Sequence[int]) -> list[Vectors]:
             return list(self._forward([token_ids[row] for row in rows], left_out))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -104,7 +105,7 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
 def _read(
     files: TrainingFiles, queries: Location, run: Location, *, k: int, limit: int | None = None
 ) -> tuple[Readings, Sequence[Note]]:
-    read = {"limit": limit, "skip_bad": files.skip_bad, "need_answers": False}
+    read: dict[str, Any] = {"limit": limit, "skip_bad": files.skip_bad, "need_answers": False}
     named = InputFiles(queries=queries, corpus=files.corpus, run=(run,), **read)
     inputs = InMemoryInputs.of_files(named, k=k).inputs
     by_query = inputs.runs.sort(QUERY_ID, RANK).group_by(QUERY_ID, maintain_order=True)
