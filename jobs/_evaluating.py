@@ -73,7 +73,7 @@ class EvaluationRequest(NamedTuple):
     files: InputFiles
     conditions: Mapping[Condition, Settings]
     store: Location
-    traces: TraceFiles
+    traces: TraceFiles = TraceFiles()
 
 
 def data_sets(options: Mapping[str, Any]) -> dict[str, EvaluationRequest]:
@@ -184,7 +184,7 @@ def report(findings: Mapping[str, Findings], options: Mapping[str, Any]) -> None
     standard_output().print_parts([headline, *shown, *notes, end])
 
 
-_KEPT = "finished LLM calls are cached in {}; run the same command again to go on from there"
+CACHED = "finished LLM calls are cached in {}; run the same command again to go on from there"
 
 
 def evaluate_data_sets(options: Mapping[str, Any]) -> None:
@@ -206,49 +206,29 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
     findings = {}
     for name, request in requests.items():
         with sole_writer(out := request.options["out"]), written(request.traces, out):
-            findings[name] = evaluate_and_report(
-                request.files,
-                request.conditions,
-                out=out,
-                store=request.store,
-                full=options["full"],
-                overwrite=options["overwrite"],
-                printed=not name,
-                also=partial(_with_traces, request) if request.traces.tables else None,
-            )
+            findings[name] = evaluate_and_report(request, printed=not name)
     if options["data"]:
         report(findings, options)
 
 
-def evaluate_and_report(
-    files: InputFiles,
-    conditions: Mapping[Condition, Settings],
-    *,
-    out: Location,
-    store: Location,
-    full: bool = False,
-    overwrite: bool = False,
-    printed: bool = True,
-    also: Callable[[Evaluation, Context], Iterator[Evaluation]] | None = None,
-) -> Findings:
+def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> Findings:
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary if ``printed``.
 
     Inputs that are too large for memory are cut into shards, in the folder of the results. Several conditions make a study;
-    ``also`` adds tables to the first, step by step.
+    traces add tables to the first, step by step.
 
     Raises:
         InputError: the folder has another evaluation; otherwise as ``evaluate``.
     """
-    settings = list(conditions.values())
-    after_stop = _KEPT.format(folder_at(store).shown())
+    options, files, conditions, store, _ = request
+    out, settings = options["out"], list(conditions.values())
+    cached = CACHED.format(folder_at(store).shown())
     if lost := [own.name for own in settings[0].reader.functions if not own.is_kept]:
-        after_stop = (
-            f"outputs of {', '.join(lost)}, without a version, are lost; other {after_stop}"
-        )
+        cached = f"outputs of {', '.join(lost)}, without a version, are lost; other {cached}"
     # Before the work: it may take hours, in which files may change.
     origin = Origin(command_line(), input_files(name_files(files)))
     with Heartbeat(out, settings[0].api, event) as heartbeat:
-        keeps(after_stop, heartbeat.interrupt)
+        keeps(cached, heartbeat.interrupt)
         folder = None
         step("reading the inputs")
         if pairs := shard_pairs(files, settings[0].running.shard_pairs, k=settings[0].ranking.k):
@@ -259,7 +239,7 @@ def evaluate_and_report(
         else:
             shards = InMemoryInputs.of_files(files, k=max(condition.k for condition in conditions))
             digests = cut_inputs(shards.inputs, settings[0].ranking.k).sha256
-        if not overwrite:
+        if not options["overwrite"]:
             refuse_another(out, conditions, digests, runs=len(shards.runs))
         step("preparing labels and the reader")
         with shown_progress(then="scoring, and computing statistics") as shown:
@@ -271,14 +251,14 @@ def evaluate_and_report(
         result = evaluations[0]
         failed: Exception | None = None
         try:
-            for added in also(result, context) if also else ():
+            for added in _with_traces(request, result, context):
                 result = added
         except USER_ERRORS as error:
             failed = error  # after the results so far are written
         step("writing tables and the page")
         findings = write_results(result, name_files(files), out, study, origin)
     if printed:
-        print_results(findings, folder_at(out).shown(), full=full)
+        print_results(findings, folder_at(out).shown(), full=options["full"])
     if failed:
         raise failed
     return findings
@@ -287,6 +267,8 @@ def evaluate_and_report(
 def _with_traces(
     request: EvaluationRequest, result: Evaluation, context: Context
 ) -> Iterator[Evaluation]:
+    if not request.traces.tables:
+        return
     step("counting the steps of traces")
     steps, notes = request.traces.tables[STEPS], (*result.notes, *request.traces.notes)
     yield (result := traces.with_traces(replace(result, notes=notes), steps))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -35,7 +36,7 @@ from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
 from engine.tables import ARTICLE_ID, QUERY_ID
 from jobs._command import ConfigFile, run_command, with_verbosity
-from jobs._evaluating import evaluate_and_report
+from jobs._evaluating import CACHED, EvaluationRequest, evaluate_and_report
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
 from jobs._terminal import say, step
@@ -107,17 +108,13 @@ def demo(
     require_output(out, directory=True)
     if config is not None:
         refuse_overlap(Inputs({"config": config}, {}), _outputs(out, settings))
-    store = out / "store"
-    keeps(
-        f"finished LLM calls are cached in {store}; run the same command again to go on from there"
-    )
+    keeps(CACHED.format(out / "store"))
     some = task == "short-answer" and not all
     with sole_writer(out):
         if not overwrite:
             refuse_another(out, vary(settings, Sweep()))
-        _retrieve_and_evaluate(
-            questions(task), settings, out, start=start, some=some, full=full, overwrite=overwrite
-        )
+        options = {"out": out, "full": full, "overwrite": overwrite}
+        _retrieve_and_evaluate(questions(task), settings, options, start=start, some=some)
     say(f"{time.perf_counter() - start:.0f} s in all")
 
 
@@ -134,20 +131,12 @@ def settings_for(task: QuestionSet, augmentation: Augmentation) -> Settings:
 
 
 def _retrieve_and_evaluate(
-    queries_path: Path,
-    settings: Settings,
-    out: Path,
-    *,
-    start: float,
-    some: bool,
-    full: bool,
-    overwrite: bool,
+    queries_path: Path, settings: Settings, options: Mapping[str, Any], *, start: float, some: bool
 ) -> None:
     """The demo's own work, which began at ``start``; limited to ``some`` of its questions."""
-    store = out / "store"
+    out, store = options["out"], options["out"] / "store"
     step("cutting articles into passages")
-    source = wikipedia_dump()
-    corpus = passages(read_source(source))
+    corpus = passages(read_source(wikipedia_dump()))
     corpus_path = out / "corpus.parquet"
     write_parquet(corpus, corpus_path)
     say(f"passages: {corpus.height} of 100 words, from {corpus[ARTICLE_ID].n_unique()} articles")
@@ -177,9 +166,7 @@ def _retrieve_and_evaluate(
                 write_run(run.filter(pl.col(QUERY_ID).is_in(queries[QUERY_ID].to_list())), run_path)
         write_parquet(queries, chosen_path)
         files = replace(files, queries=chosen_path)
-    evaluate_and_report(
-        files, vary(settings, Sweep()), out=out, store=store, full=full, overwrite=overwrite
-    )
+    evaluate_and_report(EvaluationRequest(options, files, vary(settings, Sweep()), store))
 
 
 def _outputs(out: Path, settings: Settings) -> Outputs:

@@ -125,8 +125,8 @@ def quick(monkeypatch):
         timed.append(pl.read_parquet(files.run[0])["query_id"].n_unique())
         return costs(1.5)  # 32 fit, with 53 s to spare for a test that must wait
 
-    def evaluate(files, conditions, **places):
-        inputs = read_inputs(files, k=demo.K)
+    def evaluate(request):
+        inputs = read_inputs(request.files, k=demo.K)
         evaluated.append((inputs.queries.height, inputs.runs["query_id"].n_unique(), inputs.notes))
 
     monkeypatch.setattr(demo, "wikipedia_dump", lambda: None)
