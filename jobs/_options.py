@@ -200,8 +200,6 @@ def with_signature(
 # Numbers that only cyclopts accepts: underscores, other scripts' digits, decimals of a whole number (30.0 is one).
 _ODD = re.compile(r"_|[^\x00-\x7f]|\d{400}")
 _ODD_WHOLE = re.compile(rf"{_ODD.pattern}|\.0*[^0]")
-# Prefix of environment variables for options.
-_PREFIX = "ERAG_"
 _OFF = ("false", "no", "f", "n", "0")
 _SWITCHES = {"on": "true", "off": "false"}
 
@@ -241,7 +239,7 @@ def options_from(path: Path | None) -> list[Any]:
 
 
 def variable(field: str) -> str:
-    return f"{_PREFIX}{field.upper()}"
+    return f"ERAG_{field.upper()}"
 
 
 def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

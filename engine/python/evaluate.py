@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from engine.evaluation.conclude import Evaluation
 from engine.evaluation.evaluate import evaluate_shards, refuse_lacking_tables
@@ -103,7 +103,7 @@ def evaluate(
         ReadError: reads failed, and ``failed_reads`` is ``error``, or unset and more than 5% did.
         TypeError: an unknown option.
     """
-    left = cast(dict[str, Any], options)
+    left: dict[str, Any] = {"reader": reader, **options}
     shown = fitted("progress", left.pop("progress", True), bool)
     store = fitted("store", left.pop("store", None), Location | None) or cache_directory() / "reads"
     inputs = UserInputs(
@@ -116,7 +116,7 @@ def evaluate(
         limit=fitted("limit", left.pop("limit", None), Positive | None),
         tables={n: table for n in input_tables() if (table := left.pop(n, None)) is not None},
     )
-    settings = _settings(reader, metric, annotators, k, inputs.outputs is not None, left)
+    settings = _settings(left, metric, annotators, k, recorded=inputs.outputs is not None)
     refuse_lacking_tables(settings, inputs.tables)
     _refuse_unused(settings, inputs.tables)
     named = name_files(inputs.files(settings))
@@ -155,28 +155,22 @@ def _evaluated(inputs: UserInputs, settings: Settings, context: Context) -> Eval
 
 
 def _settings(
-    reader: ReaderChoice,
-    metric: parts.MetricChoice,
-    annotators: parts.AnnotatorChoice | Sequence[parts.AnnotatorChoice],
-    k: int,
-    recorded: bool,
-    options: dict[str, Any],
+    options: dict[str, Any], metric: parts.MetricChoice, annotators: Any, k: int, *, recorded: bool
 ) -> Settings:
     if recorded and options.get("end_to_end", True) is True:
         options["end_to_end"] = "recorded"
     if isinstance(annotators, str | Annotator) or callable(annotators):
         annotators = (annotators,)
     # Functions in options other than metrics and annotators are models.
-    models = {"reader": reader, **options}
     functions = {
         name: reader
-        for name, value in models.items()
+        for name, value in options.items()
         if (name in parts.MODELS or callable(value))
         and isinstance(reader := parts.reader_of(value), ReaderFunction)
     }
     if isinstance(annotators, list | tuple):
         annotators = [parts.annotator_of(annotator) for annotator in annotators]
-    named = models | {name: reader.name for name, reader in functions.items()}
+    named = options | {name: reader.name for name, reader in functions.items()}
     settings = Settings.of(k=k, metric=parts.metric_of(metric), annotators=annotators, **named)
     called = replace(settings.reader, functions=tuple(dict.fromkeys(functions.values())))
     return replace(settings, reader=called)
