@@ -59,14 +59,18 @@ ConfigFile = Annotated[
 ]
 
 _OUTPUT = Group("Output", sort_key=10)
-# Options of every command on its verbosity, with help.
-_SPEECH = {
-    ("--quiet", "-q"): "Print only errors and warnings (and JSON with --json).",
-    ("--verbose", "-v"): (
-        "Print also which options come from a file or the environment, and tracebacks."
-    ),
-    ("--json",): "Print the results as JSON, and nothing else, to standard output.",
-}
+# Options of every command on its verbosity; the last one is of commands that have results in JSON.
+_SPEECH = [
+    option(names[0][2:], Annotated[bool, Parameter(name=names, negative=())], _OUTPUT, text, False)
+    for names, text in (
+        (("--quiet", "-q"), "Print only errors and warnings (and JSON with --json)."),
+        (
+            ("--verbose", "-v"),
+            "Print also which options come from a file or the environment, and tracebacks.",
+        ),
+        (("--json",), "Print the results as JSON, and nothing else, to standard output."),
+    )
+]
 
 
 def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Callable[..., None]:
@@ -77,33 +81,23 @@ def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Ca
 
     @functools.wraps(command)
     def with_speech(
-        *arguments: Any,
-        quiet: bool = False,
-        verbose: bool = False,
-        json: bool = False,
-        **options: Any,
+        *args: Any, quiet: bool = False, verbose: bool = False, json: bool = False, **options: Any
     ) -> None:
         if quiet and verbose:
             raise InputError("`quiet` and `verbose`", "use one of them", "settings.verbosity")
         if _VERBOSITY_SET.get():  # another command calls this one, and has set its verbosity
-            command(*arguments, **(defaults | options))
+            command(*args, **(defaults | options))
             return
         results = not (quiet or json)
         set_verbosity(Verbosity(results=results, progress=not quiet, details=verbose, as_json=json))
         token = _VERBOSITY_SET.set(True)
         try:
             with _terminal.with_steps(), _terminal.json_alone() if json else nullcontext():
-                command(*arguments, **(defaults | options))
+                command(*args, **(defaults | options))
         finally:
             _VERBOSITY_SET.reset(token)
 
-    more = [
-        option(
-            names[0][2:], Annotated[bool, Parameter(name=names, negative=())], _OUTPUT, text, False
-        )
-        for names, text in _SPEECH.items()
-        if as_json or names != ("--json",)
-    ]
+    more = _SPEECH if as_json else _SPEECH[:-1]
     parameters = [*signature.parameters.values(), *more]
     with_speech.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     with_speech.__annotations__ = command.__annotations__ | {p.name: p.annotation for p in more}
@@ -182,7 +176,7 @@ def _habit(tokens: Sequence[str]) -> str | None:
     if tokens and (instead := GONE.get(("command", tokens[0]))):
         return f"the command {tokens[0]} is gone: {instead}"
     for name in names:
-        if instead := GONE.get(("option", name.removeprefix("--").replace("-", "_"))):
+        if instead := GONE.get(("option", _options.field_of(name))):
             return f"{name} is gone: {instead}"
     return next((f"Unknown option: {n}; use {HABITS[n]}" for n in names if n in HABITS), None)
 

@@ -122,7 +122,7 @@ def with_options_of(app: App, text: str) -> str:
 def fields_of(app: App) -> set[str]:
     """The fields behind the options of an app, and of its commands."""
     arguments = app.assemble_argument_collection() if app.default_command else ()
-    fields = {_field(name) for argument in arguments for name in argument.names}
+    fields = {field_of(name) for argument in arguments for name in argument.names}
     commands = (app[command] for command in app if not command.startswith("-"))
     return fields.union(*map(fields_of, commands))
 
@@ -218,13 +218,13 @@ def options_from(path: Path | None) -> list[Any]:
 
     def from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         # cyclopts would take "no-x: true" for "x: true".
-        opposites = {_field(name) for argument in arguments for name in argument.negatives}
-        known = {_field(name) for argument in arguments for name in argument.names}
+        opposites = {field_of(name) for argument in arguments for name in argument.negatives}
+        known = {field_of(name) for argument in arguments for name in argument.names}
         for key, line in lines.items():
             fault = partial(InputError, path=path, line=line)
-            if _field(key) not in known and (instead := GONE.get(("option", _field(key)))):
+            if field_of(key) not in known and (instead := GONE.get(("option", field_of(key)))):
                 raise fault(f"the option {quoted(key)} is gone", instead, "settings.gone")
-            if _field(key) in opposites:
+            if field_of(key) in opposites:
                 problem = f"the key {quoted(key)} turns an option off"
                 raise fault(problem, 'write "false" behind the option', "settings.unknown")
             if key == "config":
@@ -251,7 +251,7 @@ def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCol
     Raises:
         InputError: several values, with a quotation that does not end; a variable of an option that is gone.
     """
-    known = {_field(name) for argument in arguments for name in argument.names}
+    known = {field_of(name) for argument in arguments for name in argument.names}
     for kind, gone in GONE:
         if kind == "option" and gone not in known and os.environ.get(variable(gone)):
             problem = f"the variable {variable(gone)} stands for an option that is gone"
@@ -260,7 +260,7 @@ def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCol
     for argument in arguments:
         if argument.tokens or argument.children or not argument.parse or not argument.name:
             continue
-        name = variable(_field(argument.name))
+        name = variable(field_of(argument.name))
         text = os.environ.get(name, "")
         is_single = argument.token_count() in ((0, False), (1, False))
         try:
@@ -294,11 +294,11 @@ def check_numbers(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
                 argument.tokens[place] = token.evolve(value=value)
             elif kinds & {int, float} and odd.search(token.value):
                 where = "" if token.source == "cli" else f", from {masked(token.source)}"
-                problem = f"`{_field(argument.name)}` is {quoted(token.value)}{where}"
+                problem = f"`{field_of(argument.name)}` is {quoted(token.value)}{where}"
                 raise InputError(problem, f"give {what}, in decimal digits", "settings.value")
 
 
-def _field(name: str) -> str:
+def field_of(name: str) -> str:
     return name.removeprefix("--").replace("-", "_")
 
 
