@@ -84,7 +84,6 @@ def parameters() -> list[inspect.Parameter]:
             LabelSettings,
             LABELS,
             types={"annotators": Words},
-            defaults={"annotators": LabelSettings().names()},
             helps={"annotators": f"What labels passages, one or several. {known}. {HELP}"},
             leave_out=["options"],
         ),
@@ -96,11 +95,7 @@ def parameters() -> list[inspect.Parameter]:
             defaults={"k": None, "measures": ()},
         ),
         *options_of(
-            Sweep,
-            MEASURES,
-            types={"k_sweep": Words},
-            defaults={"k_sweep": ()},
-            leave_out=["readers", "augmentations"],
+            Sweep, MEASURES, types={"k_sweep": Words}, leave_out=["readers", "augmentations"]
         ),
         *options_of(Bootstrap, STATISTICS, leave_out=["threads"]),
         option("out", str, RUNNING, "Directory or address (s3://…) for the results."),
