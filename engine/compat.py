@@ -13,14 +13,13 @@ from typing import Any
 
 import polars as pl
 
-from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.ranking.kinds.base import Measure
 from engine.ranking.kinds.shares import Precision, Success
 from engine.ranking.measures import KINDS
 from engine.ranking.scores import score_runs
-from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, RUN, SCORE, VALUE
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, RUN, RUNS, SCORE, VALUE
 
 _CUT = {m.references.trec_eval_cut: m for m in KINDS.values() if m.references.trec_eval_cut}
 _WHOLE = {m.references.trec_eval: m for m in KINDS.values() if m.references.trec_eval}
@@ -149,6 +148,6 @@ def _values(measure: Measure, labels: Mapping[str, Sequence[float]]) -> dict[str
     ]
     columns = [QUERY_ID, DOC_ID, RANK, SCORE, RUN, ANNOTATOR, LABEL]
     both = pl.DataFrame(rows, schema=columns, orient="row")
-    run, judged = both.select(list(tables.RUNS)), both.drop(RANK, SCORE, RUN)
+    run, judged = both.select(list(RUNS)), both.drop(RANK, SCORE, RUN)
     scored = score_runs(run, judged, list(labels), [measure], relevant="list")
     return dict(scored.select(QUERY_ID, VALUE).iter_rows())

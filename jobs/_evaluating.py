@@ -35,13 +35,10 @@ from engine.report.findings import Findings
 from engine.report.heartbeat import Heartbeat
 from engine.report.layout import terminal_table
 from engine.report.page import remake
-from engine.report.page.remake import make_page_of_all
 from engine.report.page_files import BESIDE, where_to_look
 from engine.report.planning import forecast
-from engine.report.planning.forecast import PlanSettings
 from engine.report.planning.planner import pace_for, plan_evaluation, take_sample
 from engine.report.printed import answer_parts, full_parts
-from engine.report.results import outputs, refuse_another
 from engine.report.summary import SHARDS, SUMMARY, Origin, input_files, name_files
 from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.locations import Location, locate
@@ -171,7 +168,7 @@ def report(findings: Mapping[str, Findings], options: Mapping[str, Any]) -> None
     cells = [cell for name, own in findings.items() for cell in across.cells_of(name, own)]
     both = across.together(cells, next(iter(findings.values())).bootstrap)
     across.write_together(both, out)
-    make_page_of_all(both, out, {"data": ", ".join(map(str, options["data"]))})
+    remake.make_page_of_all(both, out, {"data": ", ".join(map(str, options["data"]))})
     if verbosity().as_json:
         say_json(both.content())
         return
@@ -200,9 +197,9 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
         recorded = [locate(named_file(path)[1]) for path in files.outputs]
         inputs = given_files({**own, **tables, "run": list(files.run), "outputs": recorded})
         settings = next(iter(request.conditions.values()))
-        refuse_overlap(Inputs(inputs, models), outputs(out, settings))
+        refuse_overlap(Inputs(inputs, models), results.outputs(out, settings))
         if not own["overwrite"]:  # before inputs are read, which may take minutes
-            refuse_another(out, request.conditions)
+            results.refuse_another(out, request.conditions)
     findings = {}
     for name, request in requests.items():
         with sole_writer(out := request.options["out"]), written(request.traces, out):
@@ -240,7 +237,7 @@ def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> 
             shards = InMemoryInputs.of_files(files, k=max(condition.k for condition in conditions))
             digests = cut_inputs(shards.inputs, settings[0].ranking.k).sha256
         if not options["overwrite"]:
-            refuse_another(out, conditions, digests, runs=len(shards.runs))
+            results.refuse_another(out, conditions, digests, runs=len(shards.runs))
         step("preparing labels and the reader")
         with shown_progress(then="scoring, and computing statistics") as shown:
             context = Context(
@@ -326,7 +323,7 @@ def write_results(
     return findings
 
 
-def plan_and_print(options: Mapping[str, Any], plan: PlanSettings) -> None:
+def plan_and_print(options: Mapping[str, Any], plan: forecast.PlanSettings) -> None:
     """Plan the evaluation or study of every data set, and print the plans; data sets in shards are sampled."""
     contents = {}
     for name, request in data_sets(options).items():

@@ -17,7 +17,6 @@ from engine.report import paired
 from engine.report.layout import Answer, Grid, p_value, sentence, terminal_table, typeset_grid
 from engine.report.page.plotting import forest
 from engine.report.page.render import MARKDOWN, Page, Part, write_single
-from engine.report.paired import Comparison
 from engine.report.summary import jsonable
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.tables import RUN, RUN_B
@@ -62,7 +61,7 @@ def compare(
     standard_output().print_parts([*comparison.verdict, *tables, *comparison.remarks])
 
 
-def _grids(comparison: Comparison, *, whole: bool) -> Iterator[Grid]:
+def _grids(comparison: paired.Comparison, *, whole: bool) -> Iterator[Grid]:
     names, level = comparison.names, next(iter(comparison.evaluations.values())).confidence
     columns = f"baseline|run|mean (baseline)|mean (run)|difference [{level * 100:g}%]|p"
     rows: list[list[Any]] = []
@@ -94,7 +93,7 @@ def _grids(comparison: Comparison, *, whole: bool) -> Iterator[Grid]:
             yield Grid(name, caption, head, cells, 2 if name == "pairs" else len(head), title)
 
 
-def _by_name(comparison: Comparison) -> Iterator[list[str]]:
+def _by_name(comparison: paired.Comparison) -> Iterator[list[str]]:
     """Rows of differences; a digest is cut, after the name of its files, reader or prompt."""
     for row in comparison.differing:
         cells = [setting := row["setting"]]
@@ -108,7 +107,7 @@ def _by_name(comparison: Comparison) -> Iterator[list[str]]:
         yield cells
 
 
-def _index(comparison: Comparison, out: Path) -> Grid:
+def _index(comparison: paired.Comparison, out: Path) -> Grid:
     """Every evaluation; its name leads from the page to its own one, where there is one."""
     evaluations = comparison.evaluations
     runs = list(dict.fromkeys(run for own in evaluations.values() for run in own.wholes))
@@ -132,7 +131,7 @@ def _text(value: Any, longest: int | None) -> str:
 
 
 def page_of(
-    comparison: Comparison, out: Path, decision: Sequence[str] = (), margin: float = 0
+    comparison: paired.Comparison, out: Path, decision: Sequence[str] = (), margin: float = 0
 ) -> Page:
     """A page with links relative to its file: a gate's decision or the verdict, and all rows, or the first as Markdown."""
     names = comparison.names

@@ -17,9 +17,8 @@ from engine.machine.survey import reading_dtype, reads_on_gpus
 from engine.messages.checked import CheckedSettings, Natural, Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
-from engine.retrieval import bm25 as lexical
 from engine.retrieval import dense as vectors
-from engine.retrieval.bm25 import Tokenizer
+from engine.retrieval.bm25 import Tokenizer, build_index
 from engine.retrieval.dense import IndexOptions
 from engine.retrieval.encode import specify
 from engine.retrieval.encoders import BUNDLED, PassageEncoderOptions
@@ -90,7 +89,7 @@ def bm25(
     fitted("threads", threads, Positive | None)
     build.check([], config)
     skipped = SkipBad(build.skip_bad)
-    index = lexical.build_index(
+    index = build_index(
         scan_corpus(build.corpus, skip_bad=skipped, distinct=True),
         build.out,
         language=splitting.language,

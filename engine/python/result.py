@@ -30,8 +30,6 @@ from engine.report.page import overview, remake, render
 from engine.report.page.drawings import drawings
 from engine.report.page.plotting import figure_of
 from engine.report.page_files import PAGE
-from engine.report.results import refuse_another
-from engine.report.summary import STATISTICS
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import lies_in, sole_writer
@@ -126,11 +124,11 @@ class Result:
         if not in_memory and (place := self.findings.whole(name)).is_dir():
             files = (read_parquet(place / part) for part in delivered(folder_at(place)))
             return pl.concat(files, how="diagonal")
-        if name in (*TABLES, *STATISTICS):
+        if name in (*TABLES, *summary.STATISTICS):
             return self.findings.table(name)
         further = in_memory.keys() or {file.stem for file in folder.glob("*.parquet")}
         if name not in further:
-            listed = ", ".join(dict.fromkeys((*TABLES, *STATISTICS, *sorted(further))))
+            listed = ", ".join(dict.fromkeys((*TABLES, *summary.STATISTICS, *sorted(further))))
             raise InputError(f"no table is called {name!r}", f"use one of {listed}", "result.table")
         return in_memory[name] if in_memory else read_parquet(self.findings.whole(name))
 
@@ -287,7 +285,7 @@ class Result:
             if not overwrite:
                 digests = dict(self.evaluation.sha256) or inputs.sha256
                 runs = self.evaluation.means[RUN].n_unique()
-                refuse_another(directory, vary(settings, Sweep()), digests, runs=runs)
+                results.refuse_another(directory, vary(settings, Sweep()), digests, runs=runs)
             files = dict(self.files or {})
             findings = results.write_results(self.evaluation, files, directory)
             remake.make_page(findings, directory)
