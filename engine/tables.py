@@ -421,13 +421,9 @@ def with_added(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
 def conform(
     frame: pl.DataFrame, schema: Schema, path: str | Path, *, first_row: int = 0
 ) -> pl.DataFrame:
-    """Select and cast the columns of ``schema``; other columns are dropped.
+    """Select and cast the columns of ``schema`` in a table, or in a part of one that begins at ``first_row``.
 
-    Args:
-        frame: the table, or a part of one that begins at ``first_row``.
-
-    Raises:
-        InputError: a column is missing, has another type, or holds nulls.
+    Other columns are dropped. An InputError names a column that is missing, has another type, or holds nulls.
     """
     frame = with_added(frame, schema)
     if missing := [name for name in schema if name not in frame.columns]:

@@ -74,13 +74,10 @@ class EvaluationRequest(NamedTuple):
 
 
 def data_sets(options: Mapping[str, Any]) -> dict[str, EvaluationRequest]:
-    """Options by name of data set; without `data`, the one data set has no name.
+    """Requests by name of data set; without `data`, the one data set has no name.
 
-    The file of a data set overrides the common options. An annotator requested for all data sets is left out if its
-    labels have no meaning for the task.
-
-    Raises:
-        InputError: two files with the same name, an option of the whole study in a file, or a file that cannot be read.
+    The file of a data set overrides the common options; an InputError refuses two of one name, and options of the whole
+    study. An annotator requested for all data sets is left out if its labels have no meaning for the task.
     """
     by_name: dict[str, dict[str, Any]] = {}
     shared = []  # data sets without annotators of their own
@@ -211,11 +208,8 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
 def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> Findings:
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary if ``printed``.
 
-    Inputs that are too large for memory are cut into shards, in the folder of the results. Several conditions make a study;
-    traces add tables to the first, step by step.
-
-    Raises:
-        InputError: the folder has another evaluation; otherwise as ``evaluate``.
+    Inputs that are too large for memory are cut into shards, in the folder of the results, which must have no other
+    evaluation. Several conditions make a study; traces add tables to the first, step by step.
     """
     options, files, conditions, store, _ = request
     out, settings = options["out"], list(conditions.values())

@@ -100,9 +100,7 @@ Size = Annotated[int, Parameter(converter=lambda kind, tokens: parse_bytes(token
 def with_options(text: str, known: Collection[str] | None = None) -> str:
     """The text with every `` `field_name` `` in backticks written as the option ``--field-name``.
 
-    Args:
-        known: the fields that are options; other words in backticks are a user's and stay. None for
-            text of the engine alone, in which every such word is one.
+    If ``known`` names the fields that are options, other words in backticks are a user's and stay.
     """
 
     def written(field: re.Match[str]) -> str:
@@ -207,9 +205,8 @@ _SWITCHES = {"on": "true", "off": "false"}
 def options_from(path: Path | None) -> list[Any]:
     """The options of a file, as cyclopts adds them to options of the command line; none without a file.
 
-    Raises:
-        InputError: no such file, not YAML with a value or a list of values for each option, or an option that is gone;
-            a key ``no-x`` in the place of ``x: false``.
+    An InputError refuses a file that is not YAML with a value or a list of values for each option, an option that is
+    gone, and a key ``no-x`` in the place of ``x: false``.
     """
     if path is None:
         return []
@@ -245,11 +242,8 @@ def variable(field: str) -> str:
 def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Take options that the command line leaves out from variables: ``ERAG_END_TO_END_K=5``.
 
-    A value means the same as on the command line; several are separated by spaces, and quoted as in a
-    shell. Variables of other commands are ignored.
-
-    Raises:
-        InputError: several values, with a quotation that does not end; a variable of an option that is gone.
+    A value means the same as on the command line; several are separated by spaces, and quoted as in a shell. Variables
+    of other commands are ignored; an InputError refuses those of options that are gone, and quotations without end.
     """
     known = {field_of(name) for argument in arguments for name in argument.names}
     for kind, gone in GONE:

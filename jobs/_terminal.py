@@ -37,19 +37,14 @@ _LOG_WIDTH = 240
 
 @dataclass(frozen=True)
 class Verbosity:
-    """Output of a command beside errors and warnings.
+    """Output of a command beside errors and warnings."""
 
-    Attributes:
-        results: on standard output, except for requested JSON.
-        progress: on standard error.
-        details: on standard error: sources of settings, and tracebacks of unforeseen errors.
-        as_json: whether JSON replaces results.
-    """
-
-    results: bool = True
-    progress: bool = True
-    details: bool = False
-    as_json: bool = False
+    results: bool = True  # on standard output, except for requested JSON
+    progress: bool = True  # on standard error
+    details: bool = (
+        False  # on standard error: sources of settings, and tracebacks of unforeseen errors
+    )
+    as_json: bool = False  # in place of results
 
 
 _verbosity = Verbosity()

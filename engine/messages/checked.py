@@ -52,10 +52,9 @@ _ANY = Range(-math.inf)
 
 
 class CheckedSettings:
-    """The base of a dataclass of settings; a ``__post_init__`` of its own calls this one first.
+    """The base of a dataclass of settings: an InputError refuses values that a field's annotation does not allow.
 
-    Raises:
-        InputError: a field has a value that its annotation does not allow.
+    A ``__post_init__`` of its own calls this one first.
     """
 
     def __post_init__(self) -> None:

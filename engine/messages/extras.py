@@ -54,11 +54,7 @@ def command(*extras: str) -> str:
 
 
 def require(what: str, extra: str, *modules: str) -> None:
-    """Refuse work that needs a missing extra, before it starts.
-
-    Raises:
-        InputError: ``what needs pyserini, which is not installed; pip install 'erag-engine[retrieval]'``.
-    """
+    """Refuse work that needs a missing extra, with the command that installs it, before the work starts."""
     if lacking := missing(extra, *modules):
         which = agreeing(len(lacking), "which [is|are] not installed")
         problem = f"{what} needs {listed(lacking)}, {which}"
@@ -66,13 +62,9 @@ def require(what: str, extra: str, *modules: str) -> None:
 
 
 def provided(kind: str, name: str) -> Any:
-    """The part of this name from an installed package; None without any.
+    """The part of this name from an installed package, by an entry point of the group ``erag.kind``; None without any.
 
-    Args:
-        kind: metrics, annotators, measures or readers: entry points are of the group ``erag.metrics``, and so on.
-
-    Raises:
-        InputError: the package raises an error, or two packages add parts of one name.
+    An InputError refuses a package that raises an error, and two packages with parts of one name.
     """
     # A package in two places is listed twice.
     entries = {

@@ -46,10 +46,7 @@ def count_note(
     printed: bool = True,
     passages: int | None = None,
 ) -> Note:
-    """A note whose text is the amount and its noun, in the forms of ``wording.counted``.
-
-    ``{}`` in ``what`` stands for ``about``.
-    """
+    """A note whose text is the amount and its noun (``wording.counted``); ``{}`` in ``what`` stands for ``about``."""
     names = tuple(about)
     text = counted(amount, what).replace("{}", ", ".join(names))
     return Note(code, amount, text, names, printed, what, passages)
@@ -59,9 +56,7 @@ def merge_notes(parts: Iterable[Iterable[Note]], passages: int) -> tuple[Note, .
     """The notes of the parts of an evaluation as notes of the whole, in the order of the parts'.
 
     Notes of the same code about the same things become one. The first text stands for notes without ``what``.
-
-    Args:
-        passages: the number of listed passages; the parts may share some.
+    ``passages``: the number of listed passages, of which parts may share some.
     """
     groups: dict[tuple[str, tuple[str, ...]], list[Note]] = {}
     for notes in parts:

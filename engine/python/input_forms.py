@@ -100,10 +100,9 @@ class UserInputs(NamedTuple):
 
 
 def inputs_of(user: UserInputs, settings: Settings) -> EvaluationInputs:
-    """The inputs of an evaluation, checked against each other.
+    """The inputs of an evaluation, checked against each other as by ``read_inputs``.
 
-    Raises:
-        InputError: as ``read_inputs``; messages name tables in memory by their argument, and count rows from 1.
+    Errors name tables in memory by their argument, and count rows from 1.
     """
     k, column = settings.ranking.k, column_of(settings.bootstrap.cluster)
     if (files := user.files(settings)) is not None:
@@ -268,14 +267,10 @@ def _judgments(judgments: Mapping[Any, Any], name: str) -> Iterator[Record]:
 def runs_of(
     runs: Any, *, carried: bool, queries: pl.DataFrame | None = None, k: int = 0
 ) -> read.DataSetComparison:
-    """All runs, in the order of the arguments, with their texts.
+    """All runs, in the order of the arguments, with their texts; retrievers are called with ``queries`` and ``k``.
 
-    Args:
-        carried: whether runs carry their passages; else runs list ids of separate passages.
-        queries, k: arguments of retrievers.
-
-    Raises:
-        InputError: a run has another form, or is refused as in a file (``read_runs_with_texts``).
+    ``carried``: whether runs carry their passages; else they list ids of separate passages. An InputError refuses runs of
+    another form, and what is refused in a file (``read_runs_with_texts``).
     """
     texted: list[read.TextedRun] = []
     sources: dict[str, Any] = {}
@@ -346,12 +341,8 @@ def retrieved(
 ) -> dict[str, Any]:
     """A retriever's results for each query, as one run in memory: by id, a list or ``{doc_id: score}``.
 
-    Args:
-        retriever: takes the text of a query, and a number of passages if it has a parameter ``k`` or ``top_k``.
-        carried: whether its results hold the passages' texts; else ids.
-
-    Raises:
-        InputError: it raises an error, or returns no list, naming the query.
+    It gets the text of a query, and ``k`` if it has a parameter ``k`` or ``top_k``. An InputError names the query for
+    which it raises an error or returns no list. ``carried``: whether its results hold the passages' texts; else ids.
     """
     run: dict[str, Any] = {}
     for query_id, text in queries.select(QUERY_ID, QUERY).iter_rows():

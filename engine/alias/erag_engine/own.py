@@ -24,11 +24,7 @@ def place_of(name: str) -> Path | None:
 
 @functools.cache
 def engine(below: str = "") -> ModuleType:
-    """The package ``engine``, or a module below it (``.tables``).
-
-    Raises:
-        ImportError: Python finds another package by this name.
-    """
+    """The package ``engine``, or a module below it (``.tables``); an ImportError if Python finds another package."""
     place = place_of("engine")
     if place is None or not (place / "labels" / "erag.py").is_file():
         raise ImportError(
