@@ -147,18 +147,6 @@ def _fit(names: tuple[str, ...], task: str) -> tuple[str, ...]:
     return tuple(n for n in names if not any(task in a.unfit_tasks for a in needed.get(n, ())))
 
 
-def refuse_place(options: Mapping[str, Any]) -> None:
-    """Refuse a folder of inputs, or a folder with one evaluation for several data sets, or the reverse."""
-    if options["data"]:
-        files = {"data": options["data"], "config": options["config"]}
-        refuse_overlap(Inputs(files, {}), across.outputs(options["out"]))
-    folder = folder_at(options["out"])
-    if (SUMMARY if options["data"] else across.CONTENT) in folder.names():
-        what = "one evaluation" if options["data"] else "a study of several data sets"
-        problem = f"holds {what}"
-        raise InputError(problem, "give another folder", "files.occupied", path=folder.shown())
-
-
 def report(findings: Mapping[str, Findings], options: Mapping[str, Any]) -> None:
     """Write the table of several data sets into their common folder, and print it."""
     out = options["out"]
@@ -183,7 +171,14 @@ CACHED = "finished LLM calls are cached in {}; run the same command again to go 
 
 def evaluate_data_sets(options: Mapping[str, Any]) -> None:
     """Evaluate one data set or several in turn, by the options of ``erag evaluate``."""
-    refuse_place(options)
+    if options["data"]:
+        data = {"data": options["data"], "config": options["config"]}
+        refuse_overlap(Inputs(data, {}), across.outputs(options["out"]))
+    folder = folder_at(options["out"])
+    if (SUMMARY if options["data"] else across.CONTENT) in folder.names():
+        what = "one evaluation" if options["data"] else "a study of several data sets"
+        problem = f"holds {what}"
+        raise InputError(problem, "give another folder", "files.occupied", path=folder.shown())
     requests = data_sets(options)
     for request in requests.values():  # each before the first is read, which may take hours
         own, out, files = request.options, request.options["out"], request.files
@@ -248,8 +243,11 @@ def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> 
             failed = error  # after the results so far are written
         step("writing tables and the page")
         findings = write_results(result, name_files(files), out, study, origin)
-    if printed:
-        print_results(findings, folder_at(out).shown(), full=options["full"])
+    if printed and verbosity().as_json:
+        say_json(findings.summary)
+    elif printed:
+        parts = (full_parts if options["full"] else answer_parts)(findings, folder_at(out).shown())
+        standard_output().print_parts(parts, _worded())
     if failed:
         raise failed
     return findings
@@ -282,14 +280,6 @@ def _cut(
         cut = partial(partition, files, folder / "inputs", k=k, pairs_per_shard=pairs)
         check = partial(check_readers, settings, event, (folder, store))
         return beside_ray(cut, settings[0].running.pool(), on_progress=on_cut, check=check)
-
-
-def print_results(findings: Findings, out: str, *, full: bool = False) -> None:
-    if verbosity().as_json:
-        say_json(findings.summary)
-        return
-    parts = (full_parts if full else answer_parts)(findings, out)
-    standard_output().print_parts(parts, _worded())
 
 
 def _worded() -> Callable[[str], str]:
