@@ -176,8 +176,7 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
         refuse_overlap(Inputs(data, {}), across.outputs(options["out"]))
     folder = folder_at(options["out"])
     if (SUMMARY if options["data"] else across.CONTENT) in folder.names():
-        what = "one evaluation" if options["data"] else "a study of several data sets"
-        problem = f"holds {what}"
+        problem = f"holds {'one evaluation' if options['data'] else 'a study of several data sets'}"
         raise InputError(problem, "give another folder", "files.occupied", path=folder.shown())
     requests = data_sets(options)
     for request in requests.values():  # each before the first is read, which may take hours

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from rich import progress as progress_bars
 from rich.text import Text
 
 from jobs._options import with_options
 from jobs._terminal import SECONDS_BETWEEN_LINES, standard_error, step, tell, verbosity
-
-
-class OnProgress(Protocol):
-    """Called with the number of things done, the total, and further text."""
-
-    def __call__(self, count: int, total: int, more: str = "") -> None: ...
 
 
 class _Rate(progress_bars.ProgressColumn):
@@ -36,8 +29,11 @@ class _Rate(progress_bars.ProgressColumn):
 @contextlib.contextmanager
 def shown_progress(
     doing: str = "reading", things: str = "LLM calls", *, then: str = ""
-) -> Iterator[OnProgress]:
-    """Yield a function that shows the things done and their total on standard error; ``then`` names the next step."""
+) -> Iterator[Callable[..., None]]:
+    """Yield a function that shows the number of things done, the total, and further text on standard error.
+
+    ``then`` names the next step.
+    """
     if not verbosity().progress:
         yield lambda count, total, more="": None
         return

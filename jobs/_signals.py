@@ -48,10 +48,8 @@ def stoppable() -> Iterator[None]:
 
     The block is left by a ``KeyboardInterrupt``, as libraries expect it. Some libraries turn that into an error of
     their own, some native code does not return in time: such errors count as interrupts, and a process that
-    has not ended by itself some seconds later is killed with its children.
-
-    Raises:
-        StoppedError: a signal came, or a KeyboardInterrupt left the block.
+    has not ended by itself some seconds later is killed with its children. After a signal, or a KeyboardInterrupt that
+    left the block, a StoppedError is raised.
     """
     token = _AFTER.set([_NOTHING, lambda: None])
     try:
@@ -77,18 +75,14 @@ def stoppable() -> Iterator[None]:
 
 
 class _Watch:
-    """Handles the signals while it is open.
-
-    Attributes:
-        received: the number of the first signal that came.
-        left: whether the block has been left since; the caller then reports the kept work.
-        logged: set once a log has this line.
-    """
+    """Handles the signals while it is open."""
 
     def __init__(self) -> None:
-        self.received: int | None = None
-        self.left = False
-        self.logged = threading.Event()
+        self.received: int | None = None  # the number of the first signal that came
+        self.left = (
+            False  # whether the block has been left since; the caller then reports the kept work
+        )
+        self.logged = threading.Event()  # set once a log has this line
 
     def __enter__(self) -> _Watch:
         self._read, self._write = os.pipe()

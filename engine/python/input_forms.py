@@ -54,24 +54,16 @@ _FORMS = "a path, a Polars or pandas frame, a dictionary, a list of dictionaries
 
 
 class UserInputs(NamedTuple):
-    """The user's inputs of an evaluation.
-
-    Attributes:
-        queries, passages, runs: as ``engine.evaluate`` takes them.
-        answers: by query id or text; None if the queries hold them.
-        tables: annotators' inputs by name.
-        limit: most queries; None for all.
-        outputs: recorded outputs; None if there are none.
-    """
+    """The user's inputs of an evaluation, as ``engine.evaluate`` takes them."""
 
     queries: Any
     passages: Any
     runs: Any
-    answers: Any = None
-    tables: Mapping[str, Any] = {}
+    answers: Any = None  # by query id or text; None if the queries hold them
+    tables: Mapping[str, Any] = {}  # annotators' inputs by name
     limit: int | None = None
     ignore_identical_ids: bool = False
-    outputs: Any = None
+    outputs: Any = None  # recorded; None if there are none
 
     def files(self, settings: Settings) -> InputFiles | None:
         """The files, if all inputs are files; None if some are in memory."""
