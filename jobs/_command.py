@@ -202,9 +202,8 @@ def command_line() -> str | None:
 def run_command(command: Callable[..., Any]) -> None:
     """Run a job as a program of its own: ``python -m jobs.retrieve …``."""
     name = command.__name__
-    app = App(
-        name=f"python -m jobs.{name}", help_epilogue=epilogue(name), help_formatter=help_of(name)
-    )
+    text, form = epilogue(name), help_of(name)
+    app = App(name=f"python -m jobs.{name}", help_epilogue=text, help_formatter=form)
     app.default(command)
     run_app(app)
 

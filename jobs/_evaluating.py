@@ -104,14 +104,12 @@ def data_sets(options: Mapping[str, Any]) -> dict[str, EvaluationRequest]:
 
 
 def _refuse_unlike(requests: Mapping[str, EvaluationRequest]) -> None:
-    (first, settings), *others = (
-        (n, next(iter(r.conditions.values()))) for n, r in requests.items()
-    )
+    (first, own), *others = ((n, next(iter(r.conditions.values()))) for n, r in requests.items())
     for name, other in others:
         for what, value, its in (
-            ("annotators", *(next(iter(s.labels.names()), "none") for s in (settings, other))),
-            ("confidence", settings.bootstrap.confidence, other.bootstrap.confidence),
-            ("resamples", settings.bootstrap.resamples, other.bootstrap.resamples),
+            ("annotators", *(next(iter(s.labels.names()), "none") for s in (own, other))),
+            ("confidence", own.bootstrap.confidence, other.bootstrap.confidence),
+            ("resamples", own.bootstrap.resamples, other.bootstrap.resamples),
         ):
             if value != its:
                 which = "begin with" if what == "annotators" else "is"
@@ -121,14 +119,13 @@ def _refuse_unlike(requests: Mapping[str, EvaluationRequest]) -> None:
 
 
 def _request_of(options: Mapping[str, Any]) -> EvaluationRequest:
-    options, files_of_traces = with_traces(options)
+    options, trace_files = with_traces(options)
     sweep = sweep_of(options)
     settings = settings_of(options, sweep)
     warn_of_code(settings.reader.trust_remote_code)
     store = options["store"] or cache_directory() / "reads"
-    return EvaluationRequest(
-        options, files_of(options, settings), vary(settings, sweep), store, files_of_traces
-    )
+    files = files_of(options, settings)
+    return EvaluationRequest(options, files, vary(settings, sweep), store, trace_files)
 
 
 def _options_in(path: Path) -> dict[str, Any]:
@@ -212,12 +209,12 @@ def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> 
         cached = f"outputs of {', '.join(lost)}, without a version, are lost; other {cached}"
     # Before the work: it may take hours, in which files may change.
     origin = Origin(command_line(), input_files(name_files(files)))
-    with Heartbeat(out, settings[0].api, event) as heartbeat:
-        keeps(cached, heartbeat.interrupt)
+    with Heartbeat(out, settings[0].api, event) as beat:
+        keeps(cached, beat.interrupt)
         folder = None
         step("reading the inputs")
         if pairs := shard_pairs(files, settings[0].running.shard_pairs, k=settings[0].ranking.k):
-            heartbeat.begin()
+            beat.begin()
             folder = folder_at(out) / SHARDS
             shards: InputShards = _cut(files, settings, folder, folder_at(store), pairs)
             digests = {"shards": digest_of_shards(shards)}
@@ -228,9 +225,7 @@ def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> 
             results.refuse_another(out, conditions, digests, runs=len(shards.runs))
         step("preparing labels and the reader")
         with shown_progress(then="scoring, and computing statistics") as shown:
-            context = Context(
-                store=store, on_progress=shown, on_event=event, on_unit=heartbeat.on_unit
-            )
+            context = Context(store=store, on_progress=shown, on_event=event, on_unit=beat.on_unit)
             evaluations, readers = evaluate_shards(shards, settings, context, folder)
             study = study_of(conditions, evaluations, readers) if len(conditions) > 1 else None
         result = evaluations[0]
@@ -312,9 +307,7 @@ def plan_and_print(options: Mapping[str, Any], plan: forecast.PlanSettings) -> N
     for name, request in data_sets(options).items():
         if name:
             say(f"data set {name}:")
-        with written(
-            request.traces, request.options["out"]
-        ):  # a temporary folder, in which they stay
+        with written(request.traces, request.options["out"]):  # a temporary folder: they stay
             settings, files = list(request.conditions.values()), request.files
         pace_for(plan, settings)  # before inputs are read
         k = max(condition.k for condition in request.conditions)

@@ -79,9 +79,7 @@ class _Watch:
 
     def __init__(self) -> None:
         self.received: int | None = None  # the number of the first signal that came
-        self.left = (
-            False  # whether the block has been left since; the caller then reports the kept work
-        )
+        self.left = False  # whether the block has been left; the caller then reports the kept work
         self.logged = threading.Event()  # set once a log has this line
 
     def __enter__(self) -> _Watch:

@@ -41,9 +41,7 @@ class Verbosity:
 
     results: bool = True  # on standard output, except for requested JSON
     progress: bool = True  # on standard error
-    details: bool = (
-        False  # on standard error: sources of settings, and tracebacks of unforeseen errors
-    )
+    details: bool = False  # on standard error: sources of settings, tracebacks of other errors
     as_json: bool = False  # in place of results
 
 

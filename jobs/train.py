@@ -40,9 +40,7 @@ from jobs._terminal import say, say_json, verbosity
 
 SUMMARY = "training.json"
 _NAMES = ("Inputs", "Reader", "Recipe", "Running")
-_INPUTS, _READER, _RECIPE, _RUNNING = (
-    Group(name, sort_key=place) for place, name in enumerate(_NAMES)
-)
+_INPUTS, _READER, _RECIPE, _RUNNING = (Group(name, sort_key=i) for i, name in enumerate(_NAMES))
 _FILES: dict[str, Any] = {"queries": Path, "corpus": Path | None, "run": Path}
 _FILES |= {"dev_queries": Path | None, "dev_run": Path | None}
 _PLACES = (*_FILES, "out", "checkpoints", "config")

@@ -67,9 +67,8 @@ class Judge:
             for name, label in by_name.items():
                 labels.setdefault((queries[key][_TOPIC], name), []).append(label)
         scale = settings.get("scale", 0)
-        return base.Qrels(
-            [base.QrelRow(*pair, grade(fmean(own), scale)) for pair, own in labels.items()]
-        )
+        grades = ((*pair, grade(fmean(own), scale)) for pair, own in labels.items())
+        return base.Qrels([base.QrelRow(*row) for row in grades])
 
     def judge(
         self, rag_responses: Any, rag_topics: Any, llm_config: Any, nugget_banks: Any = None, qrels: Any = None,

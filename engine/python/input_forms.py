@@ -72,10 +72,8 @@ class UserInputs(NamedTuple):
         corpus = None if several else self.passages
         outputs = () if self.outputs is None else self.outputs
         outputs = outputs if isinstance(outputs, list | tuple) else (outputs,)
-        optional = [value for value in (corpus, self.answers, *outputs) if value is not None]
-        if not runs or not all(
-            map(is_path, [self.queries, *runs, *self.tables.values(), *optional])
-        ):
+        rest = [value for value in (corpus, self.answers, *outputs) if value is not None]
+        if not runs or not all(map(is_path, [self.queries, *runs, *self.tables.values(), *rest])):
             return None
         paths = located(self.passages, runs, self.tables, input_tables())
         others = {"answers": self.answers, "outputs": tuple(outputs)}
@@ -291,9 +289,7 @@ def each_run(runs: Any) -> Iterator[tuple[str, Any]]:
             if not names_runs(first):
                 by_key = {key: [*records(own, key)] for key, own in by_key.items()}
         # NumPy arrays count as lists.
-        lists = {
-            key: own.tolist() if hasattr(own, "tolist") else own for key, own in by_key.items()
-        }
+        lists = {k: own.tolist() if hasattr(own, "tolist") else own for k, own in by_key.items()}
         yield from by_key.items() if names_runs(lists) else [("", by_key)]
     elif _is_named(runs) or not isinstance(runs, Sequence) or (runs and is_row(runs[0])):
         yield "", runs
