@@ -47,6 +47,8 @@ def budget_notes(
     reader: ReaderSettings,
 ) -> Iterator[Note]:
     """Note lists that a budget does not fit: their first passage is too long, or ``k`` ends them too early."""
+    if not budgets:  # then runs have no lengths
+        return
     first = pl.col(TOKENS).sort_by(RANK).first().alias("first")
     by_query = runs.group_by(RUN, QUERY_ID, maintain_order=True)
     all_lists = by_query.agg(first, pl.col(TOKENS).sum(), pl.len().alias(N))
