@@ -19,7 +19,7 @@ from engine.messages.errors import InputError
 from engine.report import label_kit, summary
 from engine.sources.io.digests import file_sha256
 from engine.sources.io.files import write_parquet, write_text
-from engine.sources.runs.export import METADATA, of_scored, write_exports
+from engine.sources.runs.export import METADATA, scored_labels, write_exports
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, RUN, SCORE
 
 MOST_BYTES = 20_000_000
@@ -143,7 +143,7 @@ def _write(
 ) -> None:
     describe = partial(label_kit.texts, metadata)
     scored = scores.filter(pl.col(ANNOTATOR).is_in(labels[ANNOTATOR].unique().implode()))
-    write_exports(of_scored([labels], scored), [runs], out, describe=describe)
+    write_exports(scored_labels([labels], scored), [runs], out, describe=describe)
     write_parquet(scores, out / SCORES)
 
 

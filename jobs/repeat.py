@@ -166,7 +166,7 @@ def _candidates(
         assert corpus is not None
     else:
         ids = set(lists[DOC_IDS].explode())
-        corpus = read_corpus(files.corpus, wanted=ids, skip_bad=files.skip_bad)
+        corpus = read_corpus(files.corpus, ids=ids, skip_bad=files.skip_bad)
     there = set(corpus[DOC_ID])
     lists = lists.filter([there.issuperset(passages) for passages in lists[DOC_IDS]])
     queries = queries.join(lists, on=QUERY_ID, how="semi")

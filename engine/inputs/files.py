@@ -40,8 +40,8 @@ class TableFile(NamedTuple):
     corpus: Location | None = None
 
     def read(self) -> pl.DataFrame:
-        if self.corpus is not None and self.table.of_texts is not None:
-            return self.table.of_texts(self.path, self.corpus)
+        if self.corpus is not None and self.table.from_texts is not None:
+            return self.table.from_texts(self.path, self.corpus)
         return self.table.read(self.path)
 
 

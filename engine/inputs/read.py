@@ -184,7 +184,9 @@ def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
     by_id = [name for name, table in judged.items() if BY_TEXT not in table.columns]
     if files.corpora and by_id:
         file = files.tables[by_id[0]]
-        way = "name it behind the file, as in FILE@NAME" if file.table.of_texts else "leave it out"
+        way = (
+            "name it behind the file, as in FILE@NAME" if file.table.from_texts else "leave it out"
+        )
         problem = f"`{by_id[0]}` names documents of one corpus, beside several"
         raise InputError(problem, f"{way}, or give one `corpus`", "inputs.corpus", path=file.path)
     return judged
@@ -251,7 +253,7 @@ def read_inputs(
         if carried is not None:
             return CorpusInMemory(lambda skip: [carried])
         assert files.corpus is not None
-        return CorpusInMemory.of_corpus(files.corpus, files.skip_bad)
+        return CorpusInMemory.from_corpus(files.corpus, files.skip_bad)
 
     inputs, lists, listed = check_inputs(
         files, k=k, parts_of=HeldPart, passages_of=passages_of, given=given

@@ -33,7 +33,7 @@ INPUT = InputTable(
     read=read_preferences,
     columns=tuple(tables.PREFERENCES),
     help="Which of two or three passages or answers people found best, in JSONL; for the annotator preference.",
-    of_records=preferences_of,
+    from_records=preferences_of,
 )
 
 

@@ -32,8 +32,8 @@ INPUT = InputTable(
     columns=(QUERY_ID, DOC_ID, LABEL),
     help="Judgments: TREC text, BEIR's, Parquet or JSON, of ids or of texts; for the annotator qrels. "
     "Beside several corpora ids name theirs, as in old.tsv@words-100.parquet.",
-    of_records=qrels_of,
-    of_texts=read_qrels,
+    from_records=qrels_of,
+    from_texts=read_qrels,
 )
 
 

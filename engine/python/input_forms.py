@@ -37,7 +37,7 @@ from engine.sources.passages.read import passages_of
 from engine.sources.queries.layouts import QueryRow, kilt_row, plain_rows, queries_in
 from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read_answers
 from engine.sources.runs import read
-from engine.sources.runs.forms import is_row, names_runs, of_dictionary
+from engine.sources.runs.forms import is_row, names_runs, records_in
 from engine.sources.runs.outputs import outputs_of, read_outputs
 from engine.sources.traces import read as traces
 from engine.tables import ANSWERS, DOC_ID, LABEL, OUTPUT, QUERY, QUERY_ID, RUN, SCORE, TEXT
@@ -210,7 +210,7 @@ def read_traces(given: Any, name: str = "", *, carried: bool = True) -> traces.T
 
 def _passages(passages: Any) -> CorpusInMemory:
     if is_path(passages):
-        return CorpusInMemory.of_corpus(passages, 0)
+        return CorpusInMemory.from_corpus(passages, 0)
     return CorpusInMemory(lambda skip: passages_of(_passage_records(passages), _PASSAGES))
 
 
@@ -233,8 +233,8 @@ def _table(needed: InputTable, table: Any, name: Location) -> pl.DataFrame:
     if is_path(table):
         return needed.read(table)
     rows = _judgments(table, str(name)) if isinstance(table, Mapping) else records(table, str(name))
-    if needed.of_records is not None:
-        return needed.of_records(name, enumerate(rows, 1))
+    if needed.from_records is not None:
+        return needed.from_records(name, enumerate(rows, 1))
     frame = pl.DataFrame(list(rows), infer_schema_length=None)
     if missing := [column for column in needed.columns if column not in frame.columns]:
         listed = ", ".join(needed.columns)
@@ -314,7 +314,7 @@ def _run_tables(name: str, run: Any, *, carried: bool) -> Iterator[read.TextedRu
     called = name or _RUNS
     rows: Iterable[tuple[int | None, Record]] = enumerate(records(run, called), 1)
     if isinstance(run, Mapping):
-        rows = of_dictionary(plain(run, called), called, _RUN_FORM)
+        rows = records_in(plain(run, called), called, _RUN_FORM)
     yield from read.runs_of_records(called, rows, name, texts=carried)
 
 

@@ -34,7 +34,7 @@ from engine.sources.io.files import write_text
 from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import lies_in, sole_writer
 from engine.sources.io.parquet import read_parquet
-from engine.sources.runs.export import of_scored
+from engine.sources.runs.export import scored_labels
 from engine.sources.runs.qrels import write_qrels
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RHO, RUN, TAU, VALUE
 
@@ -235,7 +235,7 @@ class Result:
             problem = f"no annotator is called {quoted(name)}"
             raise InputError(problem, f"use one of {', '.join(names)}", "result.annotator")
         qrels: dict[str, dict[str, float]] = {}
-        labels = pl.concat(of_scored([self.labels], self.scores))
+        labels = pl.concat(scored_labels([self.labels], self.scores))
         labels = labels.filter(pl.col(ANNOTATOR) == name).select(QUERY_ID, DOC_ID, LABEL)
         if fitted("scale", scale, Natural):
             # A product may be slightly below the whole number of its decimals.

@@ -27,7 +27,7 @@ from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Outputs, replaced_together
-from engine.sources.runs.export import exported_files, of_scored, write_exports
+from engine.sources.runs.export import exported_files, scored_labels, write_exports
 from engine.tables import EVALUATED_QUERIES, RANK
 
 # The summary in the words of the caller: commands name fields as options.
@@ -229,7 +229,7 @@ def _write(
     content = summarized(result)
     metadata = label_kit.sections(content, queries, result.query_scores)
     write_exports(
-        of_scored(labels, result.query_scores),
+        scored_labels(labels, result.query_scores),
         (rows.filter(pl.col(RANK) <= result.settings.ranking.k) for rows in runs),
         out / EXPORTED,
         runs_in_order=shards.runs,

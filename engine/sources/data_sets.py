@@ -33,8 +33,8 @@ def records_of(place: str | Path, kind: Kind) -> Iterator[dict[str, Any]]:
     """
     name = str(place)
     if name.startswith(IRDS):
-        return _of_irds(name, name.removeprefix(IRDS), kind)
-    return iter(_of_hugging_face(name))
+        return _irds_records(name, name.removeprefix(IRDS), kind)
+    return iter(_hugging_face_rows(name))
 
 
 def identity_of(place: str | Path) -> str:
@@ -44,7 +44,7 @@ def identity_of(place: str | Path) -> str:
         _require("ir_datasets", name)
         state = importlib.metadata.version("ir_datasets")
     else:
-        state = str(_of_hugging_face(name)._fingerprint)
+        state = str(_hugging_face_rows(name)._fingerprint)
     return hashlib.sha256(f"{name} {state}".encode()).hexdigest()
 
 
@@ -58,7 +58,7 @@ class _WouldDownload(BaseException):
     """Stands in for the network in ir_datasets, which would report an Exception, and try elsewhere."""
 
 
-def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
+def _irds_records(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
     _require("ir_datasets", place)
     from unittest import mock  # loads asyncio
 
@@ -101,7 +101,7 @@ def _named(record: Any, kind: Kind) -> dict[str, Any]:
     return fields
 
 
-def _of_hugging_face(place: str) -> Any:
+def _hugging_face_rows(place: str) -> Any:
     _require("datasets", place)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from unittest import mock

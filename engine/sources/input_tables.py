@@ -20,15 +20,15 @@ class InputTable:
         read: reads it; a table with a column ``query_id``.
         columns: columns that records from Python must have.
         help: the file's content, for the option's help.
-        of_records: makes the table of numbered records from Python; None if frames are tables.
-        of_texts: reads it as judgments of texts, the corpus' texts of its documents; None if it cannot.
+        from_records: makes the table of numbered records from Python; None if frames are tables.
+        from_texts: reads it as judgments of texts, the corpus' texts of its documents; None if it cannot.
     """
 
     name: str
     read: Callable[[Location], pl.DataFrame]
     columns: Sequence[str]
     help: str
-    of_records: (
+    from_records: (
         Callable[[Location, Iterable[tuple[int, Mapping[str, Any]]]], pl.DataFrame] | None
     ) = None
-    of_texts: Callable[[Location, Location], pl.DataFrame] | None = None
+    from_texts: Callable[[Location, Location], pl.DataFrame] | None = None

@@ -11,7 +11,7 @@ import yaml
 
 import erag_engine
 from engine import Reader, Result, load_labels
-from engine.sources.runs.export import of_scored
+from engine.sources.runs.export import scored_labels
 from tests.expected import refused
 from tests.python.test_evaluate import PASSAGES, QUERIES, Counting
 
@@ -57,7 +57,7 @@ def test_labels_of_an_exported_folder_come_back_with_the_rows_of_its_qrels(place
     found = Result.load(place[0])
     labels = load_labels(shutil.copytree(place[0] / "exported", tmp_path / "copy"))
     assert labels.schema == found.labels.schema
-    expected = pl.concat(of_scored([found.labels], found.scores))
+    expected = pl.concat(scored_labels([found.labels], found.scores))
     assert sorted(labels.rows()) == sorted(expected.rows())
     # Nothing is listed for q11: its mean counts it as 0, and so do judgments.
     assert ("q11", "no-passage", "erag", 0.0) in labels.rows()

@@ -87,13 +87,13 @@ def identity(place: Location) -> str:
     marks: list[list[object]] = []
     left = READ
     for file in files:
-        mark, read = _of_file(file, left)
+        mark, read = _marks_and_bytes(file, left)
         marks.append([masked(str(file)), *mark])
         left -= read
     return hashlib.sha256(json.dumps(marks, default=str).encode()).hexdigest()
 
 
-def _of_file(file: Location, most: int) -> tuple[list[object], int]:
+def _marks_and_bytes(file: Location, most: int) -> tuple[list[object], int]:
     """Identifying values of a file, from at most ``most`` bytes; and the number of bytes read."""
     content = hashlib.sha256()
     with locations.open_binary(file) as stream:

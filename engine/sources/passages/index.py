@@ -29,7 +29,7 @@ from engine.sources.io.folders import Folder
 from engine.sources.io.ids import Places
 from engine.sources.io.locations import Location
 from engine.sources.io.records import SkipBad
-from engine.sources.passages.read import ROW, first_with, scan_corpus, select_wanted, with_composed
+from engine.sources.passages.read import ROW, first_with, scan_corpus, select_ids, with_composed
 from engine.tables import DOC_ID, TEXT
 
 # Raise it when the file's layout changes; files of other versions are then rebuilt.
@@ -268,7 +268,7 @@ class CorpusInMemory:
         self._absent: dict[str, pl.Series] = {}
 
     @classmethod
-    def of_corpus(cls, corpus: Location, skip_bad: int) -> CorpusInMemory:
+    def from_corpus(cls, corpus: Location, skip_bad: int) -> CorpusInMemory:
         """Passages of a corpus, which lookups read once, and again if some have texts for ids."""
         return cls(lambda skip: scan_corpus(corpus, skip_bad=skip, distinct=True), skip_bad)
 
@@ -293,7 +293,7 @@ class CorpusInMemory:
     def look_up(self, ids: pl.Series) -> pl.Series:
         """Take note of the passages with these distinct ids; returns the ids that the corpus lacks."""
         self.size, skip = 0, SkipBad(self._limit)
-        self._add(select_wanted(self._read(skip), ids, self.look))
+        self._add(select_ids(self._read(skip), ids, self.look))
         self.skipped = skip.count
         return self.unknown(ids)
 

@@ -98,24 +98,23 @@ def scan_corpus(
 
 
 def read_corpus(
-    path: Location, *, wanted: Collection[str] | None = None, skip_bad: int | SkipBad = 0
+    path: Location, *, ids: Collection[str] | None = None, skip_bad: int | SkipBad = 0
 ) -> pl.DataFrame:
-    """Read passages as the corpus table, from any layout of ``scan_corpus``; of ``wanted`` documents alone, if given.
+    """Read passages as the corpus table, from any layout of ``scan_corpus``; with some ``ids`` alone, if given.
 
-    Memory: the passages wanted, one batch, and 8 to 16 bytes for each passage of the source. An InputError says that
-    the corpus is unreadable or empty, that a passage lacks an id or a text, or that two have an id, whether wanted or
-    not.
+    Memory: these passages, one batch, and 8 to 16 bytes for each passage of the source. An InputError says that
+    the corpus is unreadable or empty, or that any passage lacks an id or a text, or has another's id.
     """
-    return select_wanted(scan_corpus(path, skip_bad=skip_bad, distinct=True), wanted)
+    return select_ids(scan_corpus(path, skip_bad=skip_bad, distinct=True), ids)
 
 
-def select_wanted(
+def select_ids(
     batches: Iterable[pl.DataFrame],
-    wanted: Collection[str] | None,
+    ids: Collection[str] | None,
     look: Callable[[pl.DataFrame], None] = lambda frame: None,
 ) -> pl.DataFrame:
-    """The passages wanted (all if None), from batches of all; ``look`` receives every batch."""
-    keep = None if wanted is None else pl.Series(list(wanted), dtype=pl.String).implode()
+    """The passages with some ids (all if None), from batches of all; ``look`` receives every batch."""
+    keep = None if ids is None else pl.Series(list(ids), dtype=pl.String).implode()
     frames = [tables.empty(tables.CORPUS)]
     for frame in batches:
         look(frame)

@@ -109,7 +109,7 @@ def load_labels(directory: str | Path) -> pl.DataFrame:
     return tables.conform(read_parquet(path), tables.LABELS, path)
 
 
-def of_scored(labels: Iterable[pl.DataFrame], scores: pl.DataFrame) -> Iterator[pl.DataFrame]:
+def scored_labels(labels: Iterable[pl.DataFrame], scores: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Labels, in parts, of the queries with scores, as in means; a query without labels has a 0 for ``no-passage``."""
     keys = [ANNOTATOR, QUERY_ID]
     left = scored = scores.select(keys).unique(maintain_order=True)

@@ -371,7 +371,7 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def of_dictionary(
+def records_in(
     queries: Mapping[str, Any], path: Location, remedy: str
 ) -> Iterator[tuple[None, dict[str, Any]]]:
     """A dictionary by query as records: its rows if they name their queries, else its lists or scores.

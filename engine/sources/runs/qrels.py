@@ -161,7 +161,7 @@ def qrels_of(
     judged = pl.DataFrame(labels, schema=tables.QRELS, orient="row")
     if corpus is None:
         return judged
-    passages = read_corpus(corpus, wanted=judged[DOC_ID].unique())
+    passages = read_corpus(corpus, ids=judged[DOC_ID].unique())
     texts = judged.join(passages, on=DOC_ID, how="left", maintain_order="left")
     if (lost := texts.filter(pl.col(TEXT).is_null())).height:
         query_id, doc_id = lost.row(0)[:2]

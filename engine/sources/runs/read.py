@@ -25,7 +25,7 @@ from engine.sources.io.files import atomic_path, write_parquet
 from engine.sources.io.locations import Location, suffix_of
 from engine.sources.io.parallel import mapped
 from engine.sources.passages.read import read_corpus, with_composed
-from engine.sources.runs.forms import GIVEN, LINE, MADE, SCHEMA, Batch, of_dictionary, read_records
+from engine.sources.runs.forms import GIVEN, LINE, MADE, SCHEMA, Batch, read_records, records_in
 from engine.sources.runs.scan import WHAT, runs_within, scan_run
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK, TEXT, TITLE
 
@@ -221,7 +221,7 @@ def read_texted_runs(paths: Sequence[Location]) -> list[TextedRun]:
         within = runs_within(path)
         own = [] if within else [_read_file(path)]
         for name, lists in within.items():
-            own += runs_of_records(path, of_dictionary(lists, path, f"give {WHAT}"), name)
+            own += runs_of_records(path, records_in(lists, path, f"give {WHAT}"), name)
         for run in own:
             require_new_name(path, run.rows[RUN][0], sources)
         runs += own
@@ -486,7 +486,7 @@ def _over(paths: Sequence[Location], corpora: Sequence[Location]) -> DataSetComp
     for corpus in dict.fromkeys(corpora):
         over = pl.lit(PurePath(corpus).stem).alias(_CORPUS)
         ids = rows.filter(pl.col(_CORPUS) == over)[DOC_ID].unique()
-        parts.append(read_corpus(corpus, wanted=ids).with_columns(over))
+        parts.append(read_corpus(corpus, ids=ids).with_columns(over))
     passages = pl.concat(parts)
     lost = rows.join(passages, on=[DOC_ID, _CORPUS], how="anti", maintain_order="left")
     for query_id, doc_id, name, called in lost.select(QUERY_ID, DOC_ID, RUN, _CORPUS).iter_rows():

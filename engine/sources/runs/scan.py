@@ -120,7 +120,7 @@ def _begins_with_a_record(path: Location) -> bool:
     return isinstance(first, dict) and isinstance(first_of(first, names), str | int)
 
 
-def _of_records(
+def _records_batch(
     path: Location, each: Iterable[tuple[int | None, Mapping[str, Any]]]
 ) -> Iterator[Batch]:
     yield forms.read_records(path, each, forms.file_name(path))
@@ -161,7 +161,7 @@ def _dictionary_batches(path: Location) -> Iterator[Batch]:
     items = [item for listed in lists if isinstance(listed, list) for item in listed]
     texts = bool(items) and all(isinstance(item, str) and item.split() != [item] for item in items)
     if texts or any(isinstance(item, dict) for item in items):
-        yield from _of_records(path, forms.of_dictionary(document, path, f"give {WHAT}"))
+        yield from _records_batch(path, forms.records_in(document, path, f"give {WHAT}"))
         return
     listed = (
         (query_id, doc_id, None, float(score))
@@ -363,7 +363,7 @@ LAYOUTS = (
     Layout(
         'records {"query_id": …, "results": [{"id": …, "text": …}, …]}',
         _holds_records,
-        lambda path: _of_records(path, records.read_json_records(path, WHAT)),
+        lambda path: _records_batch(path, records.read_json_records(path, WHAT)),
         least=2,
     ),
     Layout(
@@ -378,7 +378,7 @@ LAYOUTS = (
     Layout(
         "",
         lambda path, start: suffix_of(path) == ".parquet",
-        lambda path: _of_records(path, _parquet_records(path)),
+        lambda path: _records_batch(path, _parquet_records(path)),
         least=0,
     ),
     Layout(

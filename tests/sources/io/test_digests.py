@@ -126,7 +126,7 @@ def test_a_pipe_is_known_by_all_that_comes_out_of_it(tmp_path, monkeypatch):
         read, write = os.pipe()
         os.write(write, content)
         os.close(write)
-        found.append(module._of_file(module.Path(f"/dev/fd/{read}"), 4)[0])
+        found.append(module._marks_and_bytes(module.Path(f"/dev/fd/{read}"), 4)[0])
         os.close(read)
     assert found[0] == found[2] != found[1]
 

@@ -90,7 +90,7 @@ def test_faults_of_the_corpus_are_those_of_reading_it(folder, tmp_path, records,
     corpus = write(tmp_path / "c.jsonl", records)
     errors = []
     for read in (
-        lambda: read_corpus(corpus, wanted=["b"], skip_bad=skip_bad),
+        lambda: read_corpus(corpus, ids=["b"], skip_bad=skip_bad),
         lambda: index_corpus(corpus, folder, "k", skip_bad=skip_bad),
     ):
         with pytest.raises(InputError) as caught:
@@ -184,7 +184,7 @@ def passages(request, tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"id": "bad"}\n')
     if request.param == "marked":
         return PassageMarks(index_corpus(path, folder_at(tmp_path), "k", skip_bad=1))
-    collected = CorpusInMemory.of_corpus(path, skip_bad=1)
+    collected = CorpusInMemory.from_corpus(path, skip_bad=1)
     if request.param == "held":
         collected.look_up(pl.Series([i for i, *_ in CORPUS]))
         (table,) = collected.scan()

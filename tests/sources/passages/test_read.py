@@ -40,7 +40,7 @@ def test_a_data_frames_export_is_read(tmp_path):
     path.write_text(',doc_id,title,text\n0,1,T,"a, ""b""\nc"\n1,02,,\n')
     frame = read_corpus(path)
     assert frame.rows() == [("1", "T", 'a, "b"\nc', "T"), ("02", "", "", "02")]
-    assert read_corpus(path, wanted={"02"}).height == 1
+    assert read_corpus(path, ids={"02"}).height == 1
     path.write_text("doc_id,text\n1,a,b\n2,c\n")
     with refused("table.fields", path=path, line=2):
         read_corpus(path)
@@ -60,7 +60,7 @@ def test_only_wanted_passages_are_kept_from_either_format(tmp_path):
     path = write(tmp_path / "c.jsonl", *({"id": str(i), "text": f"t{i}"} for i in range(5)))
     write_parquet(read_corpus(path), tmp_path / "c.parquet")
     for source in (path, tmp_path / "c.parquet"):
-        assert read_corpus(source, wanted={"3", "1"})["doc_id"].to_list() == ["1", "3"]
+        assert read_corpus(source, ids={"3", "1"})["doc_id"].to_list() == ["1", "3"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_only_wanted_passages_are_kept_from_either_format(tmp_path):
 def test_bad_corpora_are_refused(tmp_path, records, line, code):
     path = write(tmp_path / "c.jsonl", *records)
     with refused(code, path=path, line=line):
-        read_corpus(path, wanted={"9"})
+        read_corpus(path, ids={"9"})
 
 
 COLUMNS = {"doc_id": [1, 1], "title": ["", ""], "text": ["a", "b"], "article_id": ["x", "y"]}
@@ -95,13 +95,13 @@ COLUMNS = {"doc_id": [1, 1], "title": ["", ""], "text": ["a", "b"], "article_id"
 def test_bad_parquet_corpora_are_refused(tmp_path, table, words, wanted):
     table.write_parquet(tmp_path / "c.parquet")
     with refused(words):
-        read_corpus(tmp_path / "c.parquet", wanted=wanted)
+        read_corpus(tmp_path / "c.parquet", ids=wanted)
 
 
 def test_integer_ids_in_parquet_are_read_as_text(tmp_path):
     path = tmp_path / "c.parquet"
     pl.DataFrame(COLUMNS | {"doc_id": [1, 2]}).write_parquet(path)
-    assert read_corpus(path, wanted={"2"})["doc_id"].to_list() == ["2"]
+    assert read_corpus(path, ids={"2"})["doc_id"].to_list() == ["2"]
     assert read_corpus(path)["doc_id"].to_list() == ["1", "2"]
 
 
