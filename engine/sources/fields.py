@@ -38,13 +38,8 @@ from engine.sources.io.records import parse_json
 QUERY_ID_FIELDS = ("query_id", "id", "_id", "qid", "question_id", "QuestionId", "guid", "query-id")
 QUERY_FIELDS = ("query", "question", "text", "user_input", "Question")
 # Names of reference answers; other answer fields beside them hold a system's output.
-REFERENCE_FIELDS = (
-    "golden_answers",
-    "reference",
-    "ground_truth",
-    "ground_truths",
-    "expected_output",
-)
+_REFERENCES = "golden_answers reference ground_truth ground_truths expected_output"
+REFERENCE_FIELDS = tuple(_REFERENCES.split())
 RESPONSE_FIELDS = ("answer", "Answer")
 _IN_METADATA = ("metadata.answers", "metadata.answer")
 ANSWER_FIELDS = ("answers", *REFERENCE_FIELDS, *RESPONSE_FIELDS, *_IN_METADATA)

@@ -195,20 +195,13 @@ def _further(row: QueryRow) -> dict[str, str]:
 
 def notes_of(rows: Sequence[QueryRow]) -> tuple[Note, ...]:
     """Notes on queries: numbers of fields with lists written as texts, and of answers that look like missing values."""
+    lists = sum(row.written for row in rows)
+    taken = "[answer or gold article was a list|answers or gold articles were lists] written as a text, and [was|were] taken as the list"
     named = sum({a.lower() for a in row.answers} <= _NOTHING for row in rows if row.answers)
-    return (
-        count_note(
-            WRITTEN_LISTS,
-            sum(row.written for row in rows),
-            "[answer or gold article was a list|answers or gold articles were lists] written as a text, and "
-            "[was|were] taken as the list",
-        ),
-        count_note(
-            "answers_like_nothing",
-            named,
-            "[query has|queries have] no answer but NA, NaN, None or null, which was taken as that text",
-        ),
+    what = (
+        "[query has|queries have] no answer but NA, NaN, None or null, which was taken as that text"
     )
+    return count_note(WRITTEN_LISTS, lists, taken), count_note("answers_like_nothing", named, what)
 
 
 def _table(rows: Sequence[QueryRow]) -> pl.DataFrame:

@@ -29,18 +29,11 @@ from engine.sources import fields
 from engine.sources.fields import DOC_ID_FIELDS, QUERY_FIELDS, QUERY_ID_FIELDS, TEXT_FIELDS
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location, name_of
-from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
+from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK, Schema
 
 # Fields of a record that hold its list: ours, LangChain's and Haystack's, DPR's, ragas's, FlashRAG's.
-RESULTS = (
-    "results",
-    "passages",
-    "contexts",
-    "documents",
-    "ctxs",
-    "retrieved_contexts",
-    "retrieval_result",
-)
+_LISTS = "results passages contexts documents ctxs retrieved_contexts retrieval_result"
+RESULTS = tuple(_LISTS.split())
 # Fields of a row, in which "id" and "text" mean the passage.
 ROW_QUERIES = tuple(
     name for name in (*QUERY_ID_FIELDS, *QUERY_FIELDS) if name not in (*DOC_ID_FIELDS, *TEXT_FIELDS)
@@ -60,7 +53,7 @@ WRITTEN = "written"
 LINE = "line"
 # Whether a passage came without an id, so that its text stands for an id in the run.
 MADE = "made"
-SCHEMA: tables.Schema = {
+SCHEMA: Schema = {
     QUERY_ID: pl.String(),
     DOC_ID: pl.String(),
     RANK: pl.Int64(),
@@ -68,12 +61,7 @@ SCHEMA: tables.Schema = {
     LINE: pl.Int64(),
     STATED_RANK: pl.Int32(),
 }
-GIVEN: tables.Schema = {
-    **tables.CORPUS,
-    QUERY_ID: pl.String(),
-    LINE: pl.Int64(),
-    MADE: pl.Boolean(),
-}
+GIVEN: Schema = {**tables.CORPUS, QUERY_ID: pl.String(), LINE: pl.Int64(), MADE: pl.Boolean()}
 """The texts that a run carries, with the query that each was listed for, and its line where lines have a
 meaning. Articles are empty where nothing names them."""
 
@@ -338,16 +326,16 @@ Ranking = dict[str, float] | list[str]
 
 
 def checked_dictionary(
-    rankings: Mapping[str, Any], path: Location, what: str
+    rankings: Mapping[str, Any], path: Location, remedy: str
 ) -> Mapping[str, Ranking]:
     """``{query: {document: number}}`` or ``{query: [document, …]}``, best first; an InputError refuses another form."""
     for query, ranking in rankings.items():
-        if problem := problem_of(query, ranking):
-            raise InputError(problem, f"give {what}", "runs.dictionary", path=path)
+        if problem := _problem_of(query, ranking):
+            raise InputError(problem, remedy, "runs.dictionary", path=path)
     return rankings
 
 
-def problem_of(query: str, ranking: Any) -> str:
+def _problem_of(query: str, ranking: Any) -> str:
     """The fault in the entry of a query; empty for none."""
     if not isinstance(ranking, (dict, list)):
         return f"query {quoted(query)} has neither a dictionary nor a list"
@@ -379,15 +367,13 @@ def records_in(
     An InputError with this remedy says that a query has neither.
     """
     grouped = _are_grouped(queries)
-    for query_id, value in queries.items():
-        if isinstance(value, list):
-            rows = value if grouped else [{QUERY_ID: query_id, RESULTS[0]: value}]
-            yield from ((None, row) for row in rows)
-            continue
-        if problem := problem_of(query_id, value):
-            raise InputError(problem, remedy, "runs.dictionary", path=path)
-        for doc_id, score in value.items():
-            yield None, {QUERY_ID: query_id, DOC_ID: doc_id, SCORE: score}
+    for query_id, rows in queries.items():
+        if not isinstance(rows, list):
+            scores = dict(checked_dictionary({query_id: rows}, path, remedy)[query_id])
+            rows = [{QUERY_ID: query_id, DOC_ID: d, SCORE: score} for d, score in scores.items()]
+        elif not grouped:
+            rows = [{QUERY_ID: query_id, RESULTS[0]: rows}]
+        yield from ((None, row) for row in rows)
 
 
 def names_runs(dictionary: Mapping[str, Any]) -> bool:

@@ -191,7 +191,7 @@ def _in_texts(path: Location) -> Iterator[tuple[int | None, dict[str, Any]]]:
 
 def _in_dictionary(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     document = read_json_document(path, _WHAT)
-    for query_id, judged in checked_dictionary(document, path, _WHAT).items():
+    for query_id, judged in checked_dictionary(document, path, f"give {_WHAT}").items():
         if isinstance(judged, list):
             problem = f"query {quoted(query_id)} has no labels"
             raise InputError(problem, f"give {_WHAT}", "qrels.unlabelled", path=path)

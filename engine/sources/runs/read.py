@@ -30,7 +30,7 @@ from engine.sources.runs.scan import WHAT, runs_within, scan_run
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK, TEXT, TITLE
 
 _RANKS = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)
-# Names kept, beside the smallest: more than the message for several names shows.
+# Names held: more than the message for several names shows.
 _NAMES = 1000
 # Code of the note on scores that rise with ranks.
 RISING = "rising_scores"
@@ -44,7 +44,7 @@ class RunChecks:
 
     def __init__(self, path: Location) -> None:
         self._path = path
-        self._names: set[str] = set()
+        self._names: list[str] = []
         self._repeats: list[tuple[tuple[int, int, str], InputError]] = []
         self.has_lines = False
 
@@ -56,9 +56,7 @@ class RunChecks:
         """
         for batch in scan_run(self._path):
             self.has_lines = batch.has_lines
-            self._names.update(batch.names)
-            if len(self._names) > _NAMES:
-                self._names = set(sorted(self._names)[:_NAMES])
+            self._names = sorted({*self._names, *batch.names})[:_NAMES]
             on_batch(batch)
             yield batch.rows
 
@@ -93,13 +91,12 @@ class RunChecks:
     def name(self) -> str:
         """The name of the run, after checks of all parts."""
         self.refuse_repeats()
-        names = sorted(self._names)
-        if not names:
+        if not self._names:
             raise InputError("the run is empty", f"give {WHAT}", "runs.empty", path=self._path)
-        if len(names) > 1:
-            problem = f"holds several systems ({', '.join(names[:3])} …)"
+        if len(self._names) > 1:
+            problem = f"holds several systems ({', '.join(self._names[:3])} …)"
             raise InputError(problem, "write one file per run", "runs.several", path=self._path)
-        return names[0]
+        return self._names[0]
 
 
 def require_new_name(path: Location, name: str, sources: dict[str, Location]) -> None:

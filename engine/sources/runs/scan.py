@@ -165,7 +165,7 @@ def _dictionary_batches(path: Location) -> Iterator[Batch]:
         return
     listed = (
         (query_id, doc_id, None, float(score))
-        for query_id, ranking in forms.checked_dictionary(document, path, WHAT).items()
+        for query_id, ranking in forms.checked_dictionary(document, path, f"give {WHAT}").items()
         for doc_id, score in (
             ranking.items()
             if isinstance(ranking, dict)
