@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -261,12 +261,15 @@ CHUNK_BYTES = 1 << 20
 _KNOWN = re.compile(rf"\.(xml|jsonl?|parquet|pq)({'|'.join(map(re.escape, PACKED))})*$", re.I)
 
 
+_Parser = Callable[[Location, Any, Any], Article | None]
+
+
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive, unparsed records of a file, each with its first line, from 1; None if lines have no meaning."""
+    """Consecutive records of a file, each with its first line, from 1 (None if lines have no meaning), and their parser."""
 
     path: Location
-    layout: Layout
+    parse: _Parser
     records: Sequence[tuple[int | None, Any]]
 
 
@@ -315,7 +318,7 @@ def article_chunks(
     """Cut a file into chunks of at most some megabytes, without parsing it.
 
     Args:
-        prose: whether texts will be rendered, as in ``parse_chunk``.
+        prose: whether texts will be rendered, as in ``parse_page``.
         size, rows: approximate bytes per chunk of lines or pages, and rows per chunk of other layouts.
 
     Raises:
@@ -328,37 +331,47 @@ def article_chunks(
     if layout == "squad":
         articles = [(None, article) for article, _ in read_squad(path)]
         for start in range(0, len(articles), rows):
-            yield Chunk(path, layout, articles[start : start + rows])
+            yield Chunk(path, _parsed, articles[start : start + rows])
         return
     if layout == "parquet":
         known = {*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, *NAME_FIELDS}
         with open_parquet(path) as table:
             for batch in table.batches(rows, known):
-                yield Chunk(path, layout, [(None, row) for row in batch.iter_rows(named=True)])
+                each = [(None, row) for row in batch.iter_rows(named=True)]
+                yield Chunk(path, parse_record, each)
         return
+    is_dump = layout == "mediawiki"
+    parse: _Parser = partial(parse_page, prose=prose) if is_dump else _parse_line
     several: list[tuple[int | None, bytes]] = []
     total = 0
-    for record in raw_pages(path, skip=skip) if layout == "mediawiki" else raw_lines(path, WHAT):
+    for record in raw_pages(path, skip=skip) if is_dump else raw_lines(path, WHAT):
         several.append(record)
         total += len(record[1])
         if total >= size:
-            yield Chunk(path, layout, several)
+            yield Chunk(path, parse, several)
             several, total = [], 0
     if several:
-        yield Chunk(path, layout, several)
+        yield Chunk(path, parse, several)
 
 
-def parse_chunk(
-    chunk: Chunk, *, prose: bool = True
-) -> Iterator[tuple[int | None, Article | InputError]]:
+def _parsed(path: Location, line: None, article: Article) -> Article:
+    return article
+
+
+def _parse_line(path: Location, line: int, text: bytes) -> Article:
+    record = records.parse_json_object(path, line, records.decode_line(path, line, text))
+    return parse_record(path, line, record)
+
+
+def parse_chunk(chunk: Chunk) -> Iterator[tuple[int | None, Article | InputError]]:
     """Yield every article of a chunk with its line, and for a bad record its error instead.
 
-    Redirects and other namespaces of dumps are left out; ``prose`` as in ``parse_page``.
+    Redirects and other namespaces of dumps are left out.
     """
     for line, record in chunk.records:
         article: Article | InputError | None
         try:
-            article = _parse(chunk, line, record, prose=prose)
+            article = chunk.parse(chunk.path, line, record)
         except InputError as error:
             article = error
         if article is not None:
@@ -370,20 +383,6 @@ def read_source(path: Location, *, skip_bad: int | SkipBad = 0) -> Iterator[Arti
     skip = tolerance(skip_bad)
     for file in source_files([path]):
         for chunk in article_chunks(file, skip=skip):
-            for _, article in parse_chunk(chunk):
-                if isinstance(article, InputError):
-                    skip.tolerate(article)
-                else:
+            for _, article in skip.parsed(chunk.parse, chunk.path, chunk.records):
+                if article is not None:
                     yield article
-
-
-def _parse(chunk: Chunk, line: int | None, record: Any, *, prose: bool) -> Article | None:
-    if chunk.layout == "squad":
-        assert isinstance(record, Article)
-        return record
-    if chunk.layout == "parquet":
-        return parse_record(chunk.path, line, record)
-    if chunk.layout == "mediawiki":
-        return parse_page(chunk.path, line or 1, record, prose=prose)
-    text = records.decode_line(chunk.path, line or 1, record)
-    return parse_record(chunk.path, line, records.parse_json_object(chunk.path, line or 1, text))

@@ -68,7 +68,9 @@ def _render_node(node: nodes.Node) -> str:
         arguments = [_render(p.value).strip() for p in node.params if not p.showkey]
         if name.startswith("lang-") and name not in _INLINE_TEMPLATES:
             return "".join(arguments[:1])
-        return _INLINE_TEMPLATES[name](arguments) if name in _INLINE_TEMPLATES else ""
+        if name in _INLINE_TEMPLATES:
+            return _INLINE_TEMPLATES[name](arguments)
+        return _FIXED.get(name, "")
     return ""  # comments and stray template arguments
 
 
@@ -102,11 +104,5 @@ _INLINE_TEMPLATES: dict[str, Callable[[list[str]], str]] = {
     "as of": lambda a: f"As of {' '.join(a)}",
     "circa": lambda a: f"c. {' '.join(a)}",
     "c.": lambda a: f"c. {' '.join(a)}",
-    "nbsp": lambda a: " ",
-    "spaces": lambda a: " ",
-    "'s": lambda a: "'s",
-    "'": lambda a: "'",
-    "·": lambda a: " · ",
-    "pipe": lambda a: "|",
-    "!": lambda a: "",
 }
+_FIXED = {"nbsp": " ", "spaces": " ", "'s": "'s", "'": "'", "·": " · ", "pipe": "|", "!": ""}

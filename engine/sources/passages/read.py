@@ -6,10 +6,9 @@ import bisect
 import itertools
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -40,16 +39,12 @@ _IS_COMPOSED = partial(unicodedata.is_normalized, "NFC")
 _Row = tuple[str, str, str, str]
 
 
-@dataclass(frozen=True)
-class _Batch:
+class _Batch(NamedTuple):
     """Passages of a file, and their lines (None if lines have no meaning)."""
 
     path: Location
     frame: pl.DataFrame
     lines: list[int | None]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "frame", with_composed(self.frame))
 
 
 def with_composed(
@@ -200,7 +195,7 @@ def _row_batches(path: Location, rows: Iterable[tuple[int | None, _Row]]) -> Ite
     each = iter(rows)
     while some := list(itertools.islice(each, _ROWS)):
         passages = pl.DataFrame([row for _, row in some], schema=tables.CORPUS, orient="row")
-        yield _Batch(path, passages, [line for line, _ in some])
+        yield _Batch(path, with_composed(passages), [line for line, _ in some])
 
 
 def _parquet_batches(path: Location) -> Iterator[_Batch]:
@@ -209,7 +204,7 @@ def _parquet_batches(path: Location) -> Iterator[_Batch]:
         for frame in table.batches(_ROWS, _COLUMNS):
             frame = tables.conform(_named(frame), tables.CORPUS, path, first_row=first_row)
             first_row += frame.height
-            yield _Batch(path, frame, [None] * frame.height)
+            yield _Batch(path, with_composed(frame), [None] * frame.height)
         if not first_row:  # no batch named a missing column
             empty = pl.DataFrame(schema=dict.fromkeys(table.names, pl.String()))
             tables.conform(_named(empty), tables.CORPUS, path)

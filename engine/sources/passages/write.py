@@ -37,8 +37,8 @@ def _ids(sources: Sequence[Location]) -> Iterator[tuple[str, _Place]]:
     unlimited = SkipBad(limit=2**63)
     for file in source_files(sources):
         for chunk in article_chunks(file, skip=unlimited, prose=False):
-            for line, article in parse_chunk(chunk, prose=False):
-                if not isinstance(article, InputError):
+            for line, article in unlimited.parsed(chunk.parse, file, chunk.records):
+                if article is not None:
                     yield article.page_id, (file, line)
 
 
