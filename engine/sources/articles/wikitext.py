@@ -66,11 +66,9 @@ def _render_node(node: nodes.Node) -> str:
     if isinstance(node, nodes.Template):
         name = str(node.name).strip().lower().replace("_", " ")
         arguments = [_render(p.value).strip() for p in node.params if not p.showkey]
-        if name.startswith("lang-") and name not in _INLINE_TEMPLATES:
-            return "".join(arguments[:1])
         if name in _INLINE_TEMPLATES:
             return _INLINE_TEMPLATES[name](arguments)
-        return _FIXED.get(name, "")
+        return "".join(arguments[:1]) if name.startswith("lang-") else _FIXED.get(name, "")
     return ""  # comments and stray template arguments
 
 
