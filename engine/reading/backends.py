@@ -96,7 +96,6 @@ class NamedExecutor:
     Attributes:
         name: name of the executor, with everything that decides its outputs (model, version, settings): stored reads
             count as its own while the name is the same; an InputError if empty.
-        function: yields the outputs of the planned reads, unit by unit.
     """
 
     name: str

@@ -41,11 +41,9 @@ class Local:
     Args:
         places: stores by reader; None if its reads are not kept.
         bounds: holds the bounds of all reads of the driver.
-        executor: reads in the place of the reader.
     """
 
-    actors, gpu, alone, on_ray = 1, False, False, False
-    bounds_itself = False
+    actors, gpu, alone, on_ray, bounds_itself = 1, False, False, False, False
 
     def __init__(
         self,
@@ -156,7 +154,6 @@ class Local:
 
         Raises:
             ReadError: all reads of a reader's first unit (for a function, of its first two) fail alike.
-            InputError: raised by the reader.
         """
         role, reader, start = unit.reader, self.reader(unit.reader), time.perf_counter()
         before = replace(reader.stats)

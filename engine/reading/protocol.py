@@ -202,10 +202,7 @@ class ReaderSpec:
 
     @property
     def is_kept(self) -> bool:
-        """Whether its reads go to the store: a user's executor needs a name, and a user's function a version.
-
-        Nothing else tells whether it would answer the same again.
-        """
+        """Whether its reads go to the store: an executor's name, and a function's version, promise the same answers."""
         if self.executor:
             return self.executor != UNNAMED
         return self.function is None or self.function.reader.is_kept
@@ -320,7 +317,7 @@ class ReaderStats:
         prompt_tokens: tokens computed without padding; a beginning that several prompts share counts once.
         peak_memory: in bytes, on the device that the reader runs on.
         token_bytes: measured bytes per prompt token; 0 if not measured.
-        nanoseconds_ahead: time spent ahead on later calls; a call's part, with its tokens, counts when its turn comes.
+        nanoseconds_ahead: time spent ahead on later calls; a call's part and tokens count when its turn comes.
         alone: 1 if texts are read one at a time, since the model reads the padding of others.
     """
 
@@ -356,11 +353,7 @@ class LoopReader(Reader, Protocol):
     """A reader whose model runs in a loop of this engine, which is checked before its first read."""
 
     def prepare(self) -> None:
-        """Check that the loop continues the model, and measure memory per token; once, or with the first read.
-
-        Raises:
-            InputError: the loop does not continue the model, or the model cannot run.
-        """
+        """Check once that the loop continues the model (an InputError if not), and measure memory per token."""
 
 
 # Finishes prepared reads, which may have begun; called once, in the thread that reads.

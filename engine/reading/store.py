@@ -80,26 +80,6 @@ def names_of(folder: Folder) -> list[str]:
     return [name for name in folder.names() if name.endswith(SUFFIX)]
 
 
-def write_file(
-    folder: Folder, reads: pl.DataFrame, span: Range | None, metadata: Mapping[str, str]
-) -> str:
-    """Write reads as one file; its name.
-
-    Raises:
-        WriteError: the file cannot be written; the folder is unchanged.
-        ValueError: ``span`` is no range of buckets.
-    """
-    if span is not None and not 0 <= span[0] < span[1] <= BUCKETS:
-        raise ValueError(f"no span of buckets: {span}")
-    memory = io.BytesIO()
-    reads[list(tables.READS)].write_parquet(memory, metadata=dict(metadata) or None)
-    content = memory.getvalue()
-    buckets = "" if span is None else f"{span[0]:04x}-{span[1]:04x}-"
-    name = f"{buckets}{_digest_of_keys(reads[READ_KEY])}-{digest(content)[:32]}{SUFFIX}"
-    folder.write(name, content)
-    return name
-
-
 def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
     """The reads table of a file with these bytes; None if the file is damaged.
 
@@ -253,18 +233,36 @@ class Listing:
         return low, high
 
 
-def add(store: Folder, fingerprint: str, reads: pl.DataFrame, *, span: Range | None = None) -> str:
+def add(
+    store: Folder,
+    fingerprint: str,
+    reads: pl.DataFrame,
+    *,
+    span: Range | None = None,
+    uid: str = "",
+) -> str:
     """Add finished reads (the reads table) as one file, from any process on any machine; returns the file's name.
 
     Args:
         reads: without failed reads.
         span: buckets that contain the queries of all these reads; None if unknown.
+        uid: of a merge, which gives its file a new name.
 
     Raises:
         WriteError: the file cannot be written; the store is unchanged.
         ValueError: ``span`` is no range of buckets.
     """
-    return "" if reads.is_empty() else write_file(store / fingerprint, reads, span, {})
+    if reads.is_empty():
+        return ""
+    if span is not None and not 0 <= span[0] < span[1] <= BUCKETS:
+        raise ValueError(f"no span of buckets: {span}")
+    memory = io.BytesIO()
+    reads[list(tables.READS)].write_parquet(memory, metadata={"merged": uid} if uid else None)
+    content = memory.getvalue()
+    buckets = "" if span is None else f"{span[0]:04x}-{span[1]:04x}-"
+    name = f"{buckets}{_digest_of_keys(reads[READ_KEY])}-{digest(content)[:32]}{SUFFIX}"
+    (store / fingerprint).write(name, content)
+    return name
 
 
 def listing(store: Folder, fingerprint: str) -> Listing:
@@ -330,7 +328,8 @@ def compact(
     folder = store / fingerprint
     read, damaged = _tables(folder, sorted(names))
     if len(read) > 1:
-        write_file(folder, distinct(list(read.values())), span, {"merged": uuid.uuid4().hex})
+        reads = distinct(list(read.values()))
+        add(store, fingerprint, reads, span=span, uid=uuid.uuid4().hex)
         folder.settle()
         folder.delete(read)
     return damaged

@@ -166,10 +166,10 @@ class ApiSettings(ServerSettings):
         """Whether tokens or costs of an evaluation are bounded."""
         return self.max_tokens is not None or self.max_cost is not None
 
-    def changed(self) -> dict[str, Any]:
-        """The settings that differ from their defaults."""
+    def changed(self) -> list[str]:
+        """The names of settings that differ from their defaults."""
         defaults = {setting.name: setting.default for setting in fields(self)}
-        return {name: value for name, value in vars(self).items() if value != defaults[name]}
+        return [name for name, default in defaults.items() if getattr(self, name) != default]
 
     def cost(self, prompt: float, output: float, seconds: float | None = None) -> float | None:
         """Cost of tokens, plus the price of ``seconds`` of all actors if given; None without prices."""
