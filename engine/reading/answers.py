@@ -111,8 +111,7 @@ class Rule:
     ) -> ReadOutput:
         """The output of a read that wrote a text; a failed one if the text ends within a thought.
 
-        Args:
-            ended: the reason for the end of the text; a stop string in the text takes precedence.
+        A stop string in the text takes precedence over ``ended``, the reason for its end.
         """
         parts, tokens = self.parts(text), (prompt_tokens, output_tokens)
         if parts.is_thinking:
@@ -122,9 +121,7 @@ class Rule:
 
 
 def tags_in(text: str) -> tuple[str, str] | None:
-    """Tags of the thought at the beginning of a text, among the forms in use; None if there is no thought.
-
-    The text may have only the closing tag.
+    """Tags, or a closing tag, of the thought that begins a text, among the forms in use; None if there is none.
 
     >>> tags_in("<|START_THINKING|>Lima?<|END_THINKING|><|START_RESPONSE|>Lima")
     ('<|START_THINKING|>', '<|END_THINKING|>')

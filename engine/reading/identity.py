@@ -74,13 +74,10 @@ def identified(
     begun: str,
     reread: bool,
 ) -> ReaderSpec:
-    """The reader with the origin of its stored reads, from the store.
+    """The reader with the origin of its stored reads; an InputError if they are of another model, or of other code.
 
     Args:
         begun: identifies the evaluation, so that a stopped reread resumes; empty if none begins.
-
-    Raises:
-        InputError: the stored reads are of another model, or of other code.
     """
     if not spec.is_kept:
         return spec

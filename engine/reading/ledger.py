@@ -47,7 +47,7 @@ def planning_of(piece: int) -> int:
 
 
 class Ledger(Counts):
-    """The actor.
+    """The actor: counts attempts, and holds units back until actors need them.
 
     Args:
         paces: a file for the paces that units were cut for.

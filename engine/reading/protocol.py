@@ -336,11 +336,10 @@ class ReaderStats:
 class Reader(Protocol):
     """A language model that turns inputs into short texts.
 
-    A read's input is a list of strings. For in-prompt augmentation they are the pieces of a prompt,
-    in order: the last is the read's own, earlier pieces are beginnings shared with other reads (the
-    query, if it precedes the passages). For Fusion-in-Decoder there is one string per passage. A target to
-    score (``ReaderSpec.scores``) comes last. Outputs come in the order of the inputs and do
-    not depend on other reads in the same call, up to the rounding of batched arithmetic.
+    A read's input is a list of strings. For in-prompt augmentation they are the pieces of a prompt, in order: the last
+    is the read's own, earlier pieces are beginnings shared with other reads (the query, if it precedes the passages).
+    For Fusion-in-Decoder there is one string per passage. A target to score (``ReaderSpec.scores``) comes last. Outputs
+    come in the order of the inputs; other reads in the same call change only the rounding of batched arithmetic.
     """
 
     stats: ReaderStats

@@ -71,11 +71,10 @@ def specify_asked(
 ) -> tuple[ReaderSpec, Prompt]:
     """The specification of a reader and its prompt; the default engine is vLLM if the reading machines have it.
 
+    An InputError if the reader cannot be used, or must score texts and cannot.
+
     Args:
         reads: whether the reader itself reads, and no executor in its place.
-
-    Raises:
-        InputError: the reader cannot be used, or must score texts and cannot.
     """
     if own := reader.own(ask.model):
         spec, prompt = specify_function(own, ask)

@@ -50,9 +50,6 @@ def repeat_sample(
         score: values by row for a table of ``query_id``, ``doc_ids``, ``output`` and ``confidence``.
         pool: a single actor of the pool does the repetition.
         executor: does the reads instead of the reader.
-
-    Raises:
-        ReadError: outputs were lost on the way.
     """
     plan, place = draw(requested, reads, size, seed), pl.int_range(pl.len())
     alone = (plan.height + 1) // 2

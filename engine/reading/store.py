@@ -309,14 +309,11 @@ def find(listing: Listing, keys: pl.Series, span: Range | None = None) -> Stored
 def compact(
     store: Folder, fingerprint: str, names: Collection[str], span: Range | None
 ) -> list[str]:
-    """Merge files into one, in memory, and delete the originals: see the top of this module.
+    """Merge files into one, in memory, delete the originals, and return new places of damaged files: see the top.
 
     Args:
         names: names of listed files; files merged meanwhile by another job are skipped, damaged files moved aside.
         span: span of the merged file, which covers the spans of all files; None if a file has no span.
-
-    Returns:
-        new places of damaged files.
 
     Raises:
         InputError: a file of the store cannot be read, has other columns, or is a damaged file of an earlier version.
@@ -336,11 +333,10 @@ def compact(
 
 
 def tidy(store: Folder, fingerprint: str) -> list[str]:
-    """Merge files without a span if there are more than ``FEW``, so that a job opens few files.
+    """Merge files without a span if there are more than ``FEW``; returns new places of damaged files.
 
     Files of any age are merged: another job that needs one finds its heir, and clocks of several machines and an object
-    store cannot be compared. Files that cannot be written or deleted stay unmerged. Returns the new places of damaged
-    files.
+    store cannot be compared. Files that cannot be written or deleted stay unmerged.
     """
     folder = store / fingerprint
     sizes = {

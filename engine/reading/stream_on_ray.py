@@ -80,10 +80,7 @@ class OnRay:
         self.actors, self.gpu = pool.foreseen, pool.needs.gpus > 0
 
     def read(self, plans: Plans) -> Iterator[UnitResult]:
-        """Read shards; results are yielded as units end, in any order.
-
-        Args:
-            plans: sent to every worker once.
+        """Read shards; results are yielded as units end, in any order. Plans are sent to every worker once.
 
         Raises:
             InputError, WriteError, ReadError: as raised on a worker; a ReadError also if Ray failed.

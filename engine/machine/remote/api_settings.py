@@ -129,11 +129,7 @@ class ApiSettings(ServerSettings):
 
     @property
     def key(self) -> str:
-        """The server's key, stripped of white space such as a file's last line break; empty if unset.
-
-        Raises:
-            InputError: the key has characters that are invalid in a request header; they are not printed.
-        """
+        """The server's key, stripped of white space; empty if unset, an InputError if no request header can hold it."""
         key = os.environ.get(self.api_key_env, "").strip()
         odd = next((letter for letter in key if not " " <= letter <= "~"), None)
         if odd is not None:
@@ -263,13 +259,10 @@ class ApiSpec:
 
     @property
     def sent(self) -> dict[str, Any]:
-        """Request parameters besides model and prompt.
-
-        Chats may begin with a string that ends an answer, or with a thought that holds one, so only the client cuts
-        answers there.
-        """
+        """Request parameters besides model and prompt."""
         sent: dict[str, Any] = json.loads(self.parameters)
         if self.endpoint == "chat":
+            # A chat may begin with a string that ends an answer, or with a thought that holds one: the client cuts.
             sent.pop("stop", None)
         return sent
 
@@ -284,10 +277,8 @@ class ApiSpec:
         return sent | {"messages": [*messages, {"role": "user", "content": text}]}
 
     def request(self, text: str) -> dict[str, Any]:
-        """The body of a request for a prompt to a server that answers now.
-
-        Some servers stream by default. Neither an answer nor a read's key depends on it.
-        """
+        """The body of a request for a prompt to a server that answers now."""
+        # Some servers stream by default. Neither an answer nor a read's key depends on it.
         whole = {} if self.embeds or "stream" in self.refused else {"stream": False}
         return self.body(text) | whole
 

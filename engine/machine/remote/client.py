@@ -41,7 +41,7 @@ _PART, _END = 8, 3
 _MASKED = re.compile(r"\*\*|\.\.|…")
 # An impossible number of tokens, and a log-probability of 1, with rounding.
 _MOST_TOKENS, _SURE = 1e9, 0.01
-# Exceptions that ``answer_of`` raises.
+# Exceptions of a body that does not follow the protocol.
 NO_ANSWER = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 _NO_STREAM = 'have the server answer in one piece, as "stream": false asks it to, or ask another'
 # Attempts until a server's first answer: its address may be wrong.
@@ -108,8 +108,7 @@ class Answer:
 class Client:
     """Sends requests to one server, within limits; safe for threads.
 
-    Raises:
-        InputError: the environment has an unusable key, header, proxy or certificate.
+    An InputError if the environment has an unusable key, header, proxy or certificate.
     """
 
     def __init__(self, settings: ApiSettings, limits: Limits) -> None:
@@ -333,11 +332,7 @@ def requested_wait(headers: Mapping[str, str]) -> float | None:
 
 
 def answer_of(content: Any, *, chat: bool) -> Answer:
-    """The answer in the body of a response.
-
-    Raises:
-        ValueError, KeyError, TypeError, IndexError, AttributeError: the body does not follow the protocol.
-    """
+    """The answer in the body of a response; an exception of ``NO_ANSWER`` if the body does not follow the protocol."""
     choice = (content["choices"] or [{}])[0]
     message = (choice.get("message") or {}) if chat else choice
     if chat and not message and choice.get("delta"):

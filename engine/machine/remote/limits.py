@@ -32,11 +32,7 @@ WRITTEN = "its request was written into the file of `batch_out`"
 
 
 class Batch:
-    """The files of an evaluation; safe for threads.
-
-    Raises:
-        InputError: an invalid file of answers, or an existing file of requests.
-    """
+    """The files of an evaluation; safe for threads. An InputError if answers are invalid, or requests are there."""
 
     def __init__(self, settings: ApiSettings) -> None:
         files, self._out = settings.batch_in, settings.batch_out
@@ -228,8 +224,7 @@ class Limits:
     def take(self, size: int, output: int) -> Ticket:
         """Wait until a request may start, with a prompt of ``size`` bytes and an answer of at most ``output`` tokens.
 
-        Raises:
-            StoppedAskingError: the request may exceed the evaluation's bounds, or requests have been stopped.
+        A StoppedAskingError if it may exceed the evaluation's bounds, or requests have been stopped.
         """
         while True:
             with self._lock:
@@ -279,15 +274,12 @@ class Limits:
             self._paused_until = max(self._paused_until, self._clock() + seconds)
 
     def refuse_beyond(self, size: int, *, rate: float | None = None) -> None:
-        """Refuse prompts that, with the usage so far, alone exceed the evaluation's bounds.
+        """Refuse prompts that, with the usage so far, alone exceed the evaluation's bounds, by a StoppedAskingError.
 
         Args:
             size: bytes of the remaining prompts; without ``rate``, finished prompts (``ended``) included, so that a
                 request counts once right after its answer.
             rate: tokens per byte; by default the server's rate so far.
-
-        Raises:
-            StoppedAskingError: they exceed a bound.
         """
         with self._lock:
             left = max(0, size - self.ended)

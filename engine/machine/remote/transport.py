@@ -33,8 +33,7 @@ class UntakenError(httpx.RequestError):
 def bounded_client(seconds: float) -> httpx.Client:
     """A client whose responses, headers included, must be complete so many seconds after the request.
 
-    Raises:
-        InputError: proxies or certificates that the environment names cannot be used.
+    An InputError if proxies or certificates that the environment names cannot be used.
     """
     deadline = _Deadline()
 

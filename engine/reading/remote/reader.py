@@ -165,11 +165,7 @@ def choose(
     The server's tokenizer is unknown: the first token of a choice is the longest listed token that begins this choice and
     no other. A choice without a listed token counts as 0, since its probability is below all listed ones.
 
-    Args:
-        likeliest: log-probabilities by the text of the token.
-
-    Returns:
-        None if several choices are weighed and no choice has a listed token.
+    None if several choices are weighed and none has a listed token. ``likeliest`` are log-probabilities by text.
     """
     logs = [_log_probability(place, choices, likeliest) for place in range(len(choices))]
     return None if len(logs) > 1 and max(logs) == -math.inf else weighed(choices, logs)

@@ -311,11 +311,7 @@ def is_in_doubt(counts: Sequence[PromptSize], trial: PromptSize) -> bool:
 
 
 def find_window(count: Callable[[str], int], text: str, size: int) -> Window | None:
-    """The window of a server that cuts a prompt; None if the server reads it whole, or does not count.
-
-    Args:
-        count: sends a prompt, and returns its tokens; 0 if unknown.
-    """
+    """The window of a server that cuts a prompt; None if it reads the prompt whole, or its ``count`` of tokens is 0."""
     half = len(text) // 2
     parts = (text, text[:half], text[half:], "")
     whole, first, second, nothing = (count(f"#{uuid.uuid4().hex[:6]} {part}") for part in parts)
