@@ -14,8 +14,7 @@ from typing import NamedTuple
 from engine.messages.wording import quoted
 from engine.reading.protocol import THINK, Ended, ReaderSpec, ReadOutput
 
-# Stands for bytes that are no character, or an incomplete one.
-INCOMPLETE = "\ufffd"
+INCOMPLETE = "\ufffd"  # stands for bytes that are no character, or an incomplete one
 # Tokens for the thoughts of a reader that thinks first, in addition to the answer's tokens.
 ROOM = 4096
 UNFINISHED = (

@@ -19,8 +19,7 @@ from engine.reading.prompting.prompts import Prompt, make_prompt, read_template
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.reader_settings import ReaderAsk
 
-# The template of models that were trained on conversations.
-_STYLE = "chat"
+_STYLE = "chat"  # the template of models that were trained on conversations
 
 
 def specify_function(reader: ReaderFunction, ask: ReaderAsk) -> tuple[ReaderSpec, Prompt]:

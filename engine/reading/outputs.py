@@ -27,8 +27,7 @@ _ALIKES = 3
 # Codes of notes that point to details in outputs.
 ALIKE, WORDY, MARKED, CHOSEN = "alike_outputs", "wordy_outputs", "marked_outputs", "mass_of_choices"
 OF_OUTPUTS = (ALIKE, WORDY, CUT := "cut_outputs", MARKED)
-# A note on cut outputs needs more than this share of a role's outputs.
-_CUT_SHARE = 0.05
+_CUT_SHARE = 0.05  # a note on cut outputs needs more than this share of a role's outputs
 # Metrics of whole outputs: notes suggest ``match`` if outputs contain an answer.
 _OF_WHOLE_OUTPUTS = ("em", "em-char", "accuracy")
 

@@ -29,10 +29,8 @@ Ended = Literal["end", "stop", "length"]
 BIASED = "fid-t5"
 
 
-# Default tags around thoughts; a prompt may set others.
-THINK = ("<think>", "</think>")
-# Placeholder name of an executor without a name.
-UNNAMED = "a function without a name"
+THINK = ("<think>", "</think>")  # default tags around thoughts; a prompt may set others
+UNNAMED = "a function without a name"  # placeholder name of an executor without a name
 # Part of every read's key. Raise it with any change of answers: in cutting prompts, ending or cleaning outputs.
 READING_VERSION = 3
 

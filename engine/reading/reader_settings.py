@@ -16,8 +16,6 @@ from engine.reading.prompting.prompts import Purpose, Task, read_template
 from engine.reading.protocol import Augmentation, EngineChoice, Scores
 from engine.scoring.metrics import Metric, get_metric
 
-FailedReads = Literal["error", "zero", "skip"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderAsk:
@@ -101,7 +99,7 @@ class ReaderSettings(CheckedSettings):
 
     def own(self, model: str) -> ReaderFunction | None:
         """The user's function of this name; None if there is none."""
-        return next((one for one in self.functions if one.name == model), None)
+        return next((reader for reader in self.functions if reader.name == model), None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,7 +108,7 @@ class ReaderSettings(CheckedSettings):
         if isinstance(most, str) and not re.fullmatch(r"[1-9][0-9]{0,17}tok", most):
             remedy = "give a number of passages, or a budget of tokens, as in 300tok"
             raise InputError(f"`end_to_end_k` is {quoted(most)}", remedy, "settings.lengths")
-        names = [one.name for one in self.functions]
+        names = [reader.name for reader in self.functions]
         if twice := [name for name in names if names.count(name) > 1]:
             problem = f"two reader functions are called {twice[0]!r}"
             raise InputError(problem, "rename one of them", "reader.ambiguous")
@@ -141,7 +139,7 @@ class RunningSettings(PoolSettings):
 
     memory: Natural = 0
     shard_pairs: Natural | None = None
-    failed_reads: FailedReads | None = None
+    failed_reads: Literal["error", "zero", "skip"] | None = None
     reread: bool = False
     lazy: bool = False
 

@@ -6,7 +6,6 @@ differences into other words. Only a measurement shows how often, for a model, p
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,12 +22,11 @@ from engine.reading.backends import Backend, backend_for, reads_here
 from engine.reading.local import Executor, Local
 from engine.reading.plan import GROUP, SIZE, MadePlans, ReadPlan, answered
 from engine.reading.protocol import ReaderSpec
+from engine.sources.io.digests import digest
 from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
 
-# The most changed reads in the list.
-_LISTED = 10
-# The most reads that are repeated together in a unit.
-_TOGETHER = 256
+_LISTED = 10  # the most changed reads in the list
+_TOGETHER = 256  # the most reads that are repeated together in a unit
 
 
 def repeat_sample(
@@ -93,9 +91,7 @@ def repeat_sample(
         "sha256": {
             **({"weights": spec.weights} if spec.is_reproducible else {}),
             "reader": spec.fingerprint,
-            "reads": hashlib.sha256(
-                "".join(requested[READ_KEY].unique().sort()).encode()
-            ).hexdigest(),
+            "reads": digest("".join(requested[READ_KEY].unique().sort()).encode()),
         },
         "reproducible": spec.is_reproducible,
     }

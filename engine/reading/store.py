@@ -51,8 +51,7 @@ from engine.sources.queries.buckets import BUCKETS, Range
 from engine.tables import CONFIDENCE, OUTPUT, READ_KEY, THOUGHT
 
 SUFFIX = ".parquet"
-# Suffix of a damaged file: its bytes have changed.
-DAMAGED = ".damaged"
+DAMAGED = ".damaged"  # suffix of a damaged file: its bytes have changed
 # Earlier versions ended reads early, and marked their outputs in this column.
 _ENDED_EARLY = "decided"
 _NAME = re.compile(
@@ -183,8 +182,7 @@ def _digest_of_keys(keys: pl.Series) -> str:
     return digest("".join(keys.sort()).encode())[:32]
 
 
-# A job merges files without a span if there are more than this.
-FEW = 64
+FEW = 64  # a job merges files without a span if there are more than this
 # ``tidy`` leaves files of at least so many bytes alone, so that a read is rewritten a few times at most.
 LARGE = 8 << 20
 # Bytes of files that ``tidy`` merges into one file; in memory the tables are a few times larger.

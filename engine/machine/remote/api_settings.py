@@ -15,10 +15,8 @@ from engine.messages.errors import InputError
 from engine.messages.extras import require
 
 Endpoint = Literal["chat", "completions"]
-# Prefix of the names of models behind an API.
-PREFIX = "openai:"
-# The openai client's own default.
-_DEFAULT_ADDRESS = "https://api.openai.com/v1"
+PREFIX = "openai:"  # prefix of the names of models behind an API
+_DEFAULT_ADDRESS = "https://api.openai.com/v1"  # the openai client's own default
 HOUR = 3600.0
 KEY_VARIABLE, ADDRESS_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 

@@ -44,8 +44,7 @@ _MOST_TOKENS, _SURE = 1e9, 0.01
 # Exceptions of a body that does not follow the protocol.
 NO_ANSWER = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 _NO_STREAM = 'have the server answer in one piece, as "stream": false asks it to, or ask another'
-# Attempts until a server's first answer: its address may be wrong.
-_FIRST_ATTEMPTS = 3
+_FIRST_ATTEMPTS = 3  # attempts until a server's first answer: its address may be wrong
 
 
 class RefusedError(Exception):

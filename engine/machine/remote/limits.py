@@ -118,8 +118,7 @@ _MINUTE = 60.0
 _TOKENS_OF_BYTE = 0.22
 # Lower bound on the tokens per byte of any text: prompts beyond the bounds even so are refused before any request.
 FEWEST_TOKENS = 0.125
-# Longest sleep at once: another thread may have changed the awaited state.
-_NAP = 1.0
+_NAP = 1.0  # longest sleep at once: another thread may have changed the awaited state
 
 
 class Usage(NamedTuple):

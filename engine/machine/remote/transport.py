@@ -18,8 +18,7 @@ from engine.messages.errors import InputError
 
 # The begin of server-sent events, which JSON cannot have.
 _EVENTS, _LONGEST_FIELD = re.compile(rb"(?:data|event|id|retry)?:"), 6
-# Bytes of a response, unpacked; answers have some thousand.
-LARGEST = 16 << 20
+LARGEST = 16 << 20  # bytes of a response, unpacked; answers have some thousand
 
 
 class UntakenError(httpx.RequestError):

@@ -153,10 +153,12 @@ class _ShardRequests:
             while self._submit():
                 for future in wait(self._pending, return_when=FIRST_COMPLETED).done:
                     self._take(future)
-                for piece in self._ended():
-                    result = self._result(piece)
-                    self._prove(result)
-                    yield result
+                for piece in [piece for piece in self._open if not piece.left]:
+                    if self._is_checked(piece.unit.reader):
+                        self._open.remove(piece)
+                        result = self._result(piece)
+                        self._prove(result)
+                        yield result
         except (ReadError, StoppedAskingError, KeyboardInterrupt) as stop:
             # Pending requests are paid for.
             yield from self._rest(answered=not isinstance(stop, KeyboardInterrupt))
@@ -199,12 +201,6 @@ class _ShardRequests:
             )
         if job.ended == _COUNTED:
             self._limits.refuse_beyond(self._size + job.ahead)
-
-    def _ended(self) -> Iterator[_Handover]:
-        for piece in [piece for piece in self._open if not piece.left]:
-            if self._is_checked(piece.unit.reader):
-                self._open.remove(piece)
-                yield piece
 
     def _is_checked(self, reader: int) -> bool:
         """Whether the server's limit on a reader's prompts is certain; measures the limit if it is in doubt."""

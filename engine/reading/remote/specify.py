@@ -29,8 +29,7 @@ if TYPE_CHECKING:  # the client of openai may be missing
 
 # Numbers of likeliest tokens to request log-probabilities for: the most of common servers, and of the strictest.
 _LIKELIEST = (20, 5)
-# Servers take at most so many stop sequences; the rest end answers here.
-_STOPS = 4
+_STOPS = 4  # servers take at most so many stop sequences; the rest end answers here
 # Parameters that are dropped if a server refuses them.
 _LEFT_OUT = ("seed", "temperature", "stop")
 _STYLES = {"chat": "chat", "completions": "completion"}
@@ -263,8 +262,7 @@ def _no_log_probabilities(name: str, api: ApiSpec) -> InputError:
 TRIAL = "Reply with OK."
 # Prefix of the failure of a read whose prompt was cut.
 CUT_PROMPT = "the server cut the prompt"
-# Bytes per further token above which a cut is suspected; English has 4.5.
-_MOST_BYTES = 9
+_MOST_BYTES = 9  # bytes per further token above which a cut is suspected; English has 4.5
 # The longest prompt is compared with prompts of at most this share of its bytes; so many equal counts are suspect.
 _SHORTER, _ALIKE = 0.9, 3
 
