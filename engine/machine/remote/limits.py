@@ -301,9 +301,7 @@ class Limits:
             expected = expected.plus(other.expected)
         if bound := self.passed(expected):
             if not self._open:
-                cost = self.settings.cost(self.spent.prompt, self.spent.output)
-                price = "" if cost is None else f" for {cost:.4g}"
-                problem = f"{self.spent.total:,} tokens{price} are used, and {bound}"
+                problem = f"{self.used()} are used, and {bound}"
                 raise StoppedAskingError(problem, "raise it", BoundError)
             return _NAP / 20  # open requests may use less than their maximum
         now = self._clock()
@@ -357,6 +355,12 @@ class Limits:
             return f"`max_tokens` is {most_tokens:,}"
         cost = self.settings.cost(usage.prompt, usage.output, seconds) or 0.0
         return f"`max_cost` is {most_cost:g}" if most_cost is not None and cost > most_cost else ""
+
+    def used(self) -> str:
+        """Tokens, and their price, in words."""
+        cost = self.settings.cost(self.spent.prompt, self.spent.output)
+        price = "" if cost is None else f" for {cost:.4g}"
+        return f"{self.spent.total:,} tokens{price}"
 
 
 _LIMITS: dict[ApiSettings, Limits] = {}
