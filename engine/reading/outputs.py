@@ -37,8 +37,7 @@ class OutputCounts:
     """Counts of the outputs that readers wrote, without failed reads.
 
     Attributes:
-        reads: distinct reads.
-        empty: reads with an empty output.
+        reads, empty: distinct reads, and reads with an empty output.
         replaced: reads whose output contains U+FFFD, in place of invalid Unicode.
         scored: distinct (query, output) pairs of queries with answers; end-to-end outputs if whole lists were read.
         right: scored pairs with a value above 0.

@@ -39,9 +39,8 @@ class Batch:
         self._in = (files,) if isinstance(files, Path) else files
         # By their name: the model, and the line of the file.
         self._requests: dict[str, tuple[str, str]] = {}
+        self._answers, self._errors = dict[str, Any](), dict[str, str]()
         self._lock = threading.Lock()
-        self._answers: dict[str, Any] = {}
-        self._errors: dict[str, str] = {}
         if self._out is not None:
             _refuse_present([self._out, _numbered(self._out, 1)])
         for path in map(locate, self._in):
@@ -69,9 +68,7 @@ class Batch:
             with self._lock:
                 self._requests[name] = (spec.model, f"{json.dumps(request)}\n")
             return WRITTEN
-        if name in self._errors:
-            return self._errors[name]
-        return f"no answer to it is in {listed([*map(str, self._in)])}"
+        return self._errors.get(name, f"no answer to it is in {listed([*map(str, self._in)])}")
 
     def write(self) -> None:
         """Write the requests, each file whole or not at all.
@@ -109,8 +106,8 @@ def _refuse_present(paths: Iterable[Path]) -> None:
     """Refuse to overwrite requests, which a provider may be answering."""
     for path in paths:
         if path.exists():
-            problem = "is there already"
-            raise InputError(problem, "give another file, or delete it", "files.exists", path=path)
+            remedy = "give another file, or delete it"
+            raise InputError("is there already", remedy, "files.exists", path=path)
 
 
 _MINUTE = 60.0
@@ -176,12 +173,9 @@ class Limits:
         sleep: Callable[[float], object] | None = None,
         after: Limits | None = None,
     ) -> None:
-        self.settings = settings
-        self.spent = Usage()
-        self._clock = clock
-        self._ended = threading.Event()
+        self.settings, self.spent, self._clock = settings, Usage(), clock
+        self._ended, self._lock = threading.Event(), threading.Lock()
         self._sleep = sleep or self._ended.wait
-        self._lock = threading.Lock()
         # Requests that ended in the last minute, in order; and open requests. A server counts a request on its
         # arrival, between start and end.
         self._recent: deque[Ticket] = deque(after.counting() if after else ())
@@ -191,8 +185,7 @@ class Limits:
         self._counted, self._tokens = 0, 0
         # Most tokens per byte of any prompt, and most tokens of an answer beyond its limit.
         self._densest, self._beyond = 0.0, 0
-        # Bytes of finished texts: answered, or given up.
-        self.ended = 0
+        self.ended = 0  # bytes of finished texts: answered, or given up
         # Results of trials of the server's models, from the first caller that needs them.
         self.known: dict[ApiSpec, ApiSpec] = {}
         # By requested model: models named by answers, with the server's fingerprint.
