@@ -53,28 +53,17 @@ class PlanSettings(CheckedSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """Reads of one kind: a line of the plan.
-
-    Attributes:
-        name: "single passages", "lists", or the role that reads.
-        asked: reads of every run, with duplicates.
-        stored: distinct reads in the store.
-        left: distinct reads still to do.
-        prompt_tokens: tokens of the prompts left to read; None if unknown.
-        output_tokens: upper bound on tokens of the outputs left; None if unknown.
-        seconds: reader's seconds for the reads left; None if unknown.
-        token_price: upper bound on the price of their tokens from a server; None without a price.
-    """
+    """Reads of one kind, a line of the plan; tokens, seconds and price of the reads left, None if unknown."""
 
     reader: str
-    name: str
-    asked: int
-    stored: int
-    left: int
+    name: str  # "single passages", "lists", or the role that reads
+    asked: int  # reads of every run, with duplicates
+    stored: int  # distinct reads in the store
+    left: int  # distinct reads still to do
     prompt_tokens: float | None = None
-    output_tokens: float | None = None
-    seconds: float | None = None
-    token_price: float | None = None
+    output_tokens: float | None = None  # an upper bound
+    seconds: float | None = None  # of the reader
+    token_price: float | None = None  # an upper bound, from a server
 
     @property
     def shared(self) -> int:
@@ -102,32 +91,22 @@ _WAYS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Forecast of the cost of an evaluation.
-
-    Attributes:
-        sampled: number of queries in the sample; None if all were counted.
-        pace: the results of the evaluation that sets the pace; None without a pace.
-        start: seconds until the actors read, including loads of further models; per actor.
-        peak: memory of an actor in bytes, measured at that pace or estimated; 0 without a model.
-        price_per_hour: of an actor; None without a price or a pace.
-        ways: to read less, down to their shares, and at most all.
-    """
+    """Forecast of the cost of an evaluation."""
 
     kinds: tuple[Kind, ...]
     queries: int
-    sampled: int | None = None
-    pace: str | None = None
+    sampled: int | None = None  # queries in the sample; None if all were counted
+    pace: str | None = None  # the results that set the pace
     notes: tuple[str, ...] = ()
-    start: float = 0.0
-    peak: int = 0
+    start: float = 0.0  # seconds until an actor reads, including loads of further models
+    peak: int = 0  # bytes of an actor, measured at that pace or estimated; 0 without a model
     actors: int = 1
     settings: PlanSettings = field(default_factory=PlanSettings)
-    price_per_hour: float | None = None
-    ways: tuple[Way, ...] = ()
+    price_per_hour: float | None = None  # of an actor; None without a price or a pace
+    ways: tuple[Way, ...] = ()  # to read less, down to their shares, and at most all
 
     @property
     def all(self) -> Kind:
-        """All reads."""
         return add_up(self.kinds)
 
     @property
@@ -196,7 +175,7 @@ def content(forecast: Forecast) -> dict[str, Any]:
         "peak": forecast.peak or None,
         "cost": None if cost is None else {"value": cost},
         "token_price": forecast.all.token_price,
-        "ways": {one.name: round(add_up(forecast.kinds, way=one).left) for one in forecast.ways},
+        "ways": {way.name: round(add_up(forecast.kinds, way=way).left) for way in forecast.ways},
     }
 
 
@@ -228,19 +207,21 @@ def _table(forecast: Forecast) -> Table:
         add_up(kinds, way=way, name=f"with {way.name}{'' if way.known else ', at least'}")
         for way in forecast.ways
     ]
-    for one in [*kinds, forecast.all, *ways]:
-        counts = [f"{_counts(one)[name]:,.0f}" for name in _NAMES]
-        values = [*[""] * 3, counts[3]] if one in ways else counts
-        values += ["" if n is None else f"{n:,.0f}" for n in (one.prompt_tokens, one.output_tokens)]
+    for kind in [*kinds, forecast.all, *ways]:
+        counts = [f"{_counts(kind)[name]:,.0f}" for name in _NAMES]
+        values = [*[""] * 3, counts[3]] if kind in ways else counts
+        tokens = kind.prompt_tokens, kind.output_tokens
+        values += ["" if n is None else f"{n:,.0f}" for n in tokens]
         if timed:
+            seconds = kind.seconds if kind.left else None
             values += [
-                "" if one.seconds is None or not one.left else duration(one.seconds / shared)
+                "" if seconds is None else duration(seconds / shared)
                 for shared in dict.fromkeys((1, actors))
             ]
         if forecast.is_priced:
-            money = forecast.money(one.seconds, one.token_price)
+            money = forecast.money(kind.seconds, kind.token_price)
             values.append("" if money is None else _money(money))
-        names = [one.reader, one.name] if several else [one.name]
+        names = [kind.reader, kind.name] if several else [kind.name]
         result.add_row(*map(Text, [*names, *values]))
     return result
 
@@ -250,8 +231,10 @@ def _rows(kinds: Sequence[Kind]) -> list[Kind]:
     if len(names) > _MOST_ROWS:
         kinds = [replace(kind, reader="") for kind in kinds]
         names = dict.fromkeys(("", name) for _, name in names)
-    alike = {one: [kind for kind in kinds if (kind.reader, kind.name) == one] for one in names}
-    return [add_up(alike[one], one[0], name=one[1]) for one in names]
+    return [
+        add_up([kind for kind in kinds if (kind.reader, kind.name) == key], key[0], name=key[1])
+        for key in names
+    ]
 
 
 def _lines(forecast: Forecast) -> Iterator[str]:
@@ -262,12 +245,11 @@ def _lines(forecast: Forecast) -> Iterator[str]:
         yield "no new LLM call is needed: all are cached"
         return
     if forecast.ways:
-        options = [
-            text for name, text in _WAYS.items() if any(name in one.name for one in forecast.ways)
-        ]
-        yield f"fewer calls: {'; '.join(options)}; at least: a lower bound; the outputs decide how much is saved"
+        names = " ".join(way.name for way in forecast.ways)
+        options = "; ".join(text for name, text in _WAYS.items() if name in names)
+        yield f"fewer calls: {options}; at least: a lower bound; the outputs decide how much is saved"
     if forecast.settings.budget:
-        yield _within(forecast, forecast.settings.budget)
+        yield _by_budget(forecast, forecast.settings.budget)
     if forecast.pace is None:
         yield "no time is estimated: for that, pass the results of an earlier evaluation (`pace`)"
     else:
@@ -289,7 +271,7 @@ def _lines(forecast: Forecast) -> Iterator[str]:
         yield f"price of the tokens of new LLM calls: about {price:.4g} at most"
 
 
-def _within(forecast: Forecast, budget: str) -> str:
+def _by_budget(forecast: Forecast, budget: str) -> str:
     most, unit = BUDGET.fullmatch(budget).groups()  # type: ignore[union-attr]
     for way in (ALL, *forecast.ways):
         kind = add_up(forecast.kinds, way=way)

@@ -27,7 +27,7 @@ from engine.evaluation.plan import lists_to_read, with_share
 from engine.evaluation.score import pairs_to_label
 from engine.evaluation.settings import Settings, begin, cut_for, models_of
 from engine.inputs.files import EvaluationInputs, InputFiles
-from engine.inputs.lists import BUCKET, Lists, ScatteredParts, count_parts, pairs_by_bucket
+from engine.inputs.lists import Lists, ScatteredParts, count_parts, pairs_by_bucket
 from engine.inputs.partition import PAIRS_PER_SHARD
 from engine.inputs.read import LoadedInputs, listed_queries
 from engine.inputs.shards import InMemoryInputs
@@ -68,20 +68,13 @@ _WHOLE, _DRAWN = "whole", "drawn"
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A sample of an evaluation's queries, with all of their listed passages.
+    """A sample of an evaluation's queries, with all of their listed passages."""
 
-    Attributes:
-        inputs: inputs of the sample, without the tables of annotators.
-        spans: the ranges of buckets of the sample, with the ids of their queries.
-        pairs: pairs of query and listed passage in the whole, for each in the sample.
-        lists: queries in the whole, for each in the sample.
-    """
-
-    inputs: EvaluationInputs
-    spans: tuple[tuple[Range, frozenset[str]], ...]
-    queries: int
-    pairs: float
-    lists: float
+    inputs: EvaluationInputs  # without the tables of annotators
+    spans: tuple[tuple[Range, frozenset[str]], ...]  # ranges of buckets, with their queries' ids
+    queries: int  # in the whole
+    pairs: float  # pairs of query and listed passage in the whole, for each in the sample
+    lists: float  # queries in the whole, for each in the sample
 
 
 class JobSizes(NamedTuple):
@@ -120,27 +113,27 @@ def count_reads(
         check(InMemoryInputs(inputs), settings)
     cuts = list(zip(cut_for(inputs, conditions), conditions, strict=True))
     cuts = [*cuts, *((cut_for(other, [settings])[0], settings) for other, settings in more)]
-    asked = [entry for cut, settings in cuts for entry in _asked(cut, settings, context)]
+    requests = [entry for cut, settings in cuts for entry in _requests(cut, settings, context)]
     asks = conditions[0].resolved.asks.values()
     seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
-    for job in {entry.job.identity: entry.job for entry in asked}.values():
-        same = [entry for entry in asked if entry.job.identity == job.identity]
-        reads = pl.concat([entry.reads for entry in same]).unique(maintain_order=True)
-        wanted = job.wanted(reads, inputs.queries, inputs.corpus)
+    for job in {entry.job.identity: entry.job for entry in requests}.values():
+        same = [entry for entry in requests if entry.job.identity == job.identity]
+        lists = pl.concat([entry.reads for entry in same]).unique(maintain_order=True)
+        reads = job.wanted(lists, inputs.queries, inputs.corpus)
         # A list of one passage equals the read of that passage alone; an empty list equals the closed-book read.
         least = 1 - any(ask.closed for ask in asks if ask.role == job.ask.role)
         is_read = pl.lit(any(entry.singles for entry in same))
         alone = pl.col(DOC_IDS).list.len().is_between(least, 1) & is_read
-        wanted = wanted.with_columns(
+        reads = reads.with_columns(
             (~alone).alias(_WHOLE),
-            is_drawn(wanted[QUERY_ID], conditions[0].bootstrap.seed, LISTS).alias(_DRAWN),
+            is_drawn(reads[QUERY_ID], conditions[0].bootstrap.seed, LISTS).alias(_DRAWN),
         ).with_columns(pl.col(_DRAWN).any().over(READ_KEY))
-        none = wanted[[READ_KEY]].clear()
-        distinct = missing_reads(wanted, pl.concat([none, *seen[job.spec.fingerprint]]))
+        none = reads[[READ_KEY]].clear()
+        distinct = missing_reads(reads, pl.concat([none, *seen[job.spec.fingerprint]]))
         stored = _stored(context.place, job, distinct, sample) if job.spec.is_kept else none
         seen[job.spec.fingerprint].append(distinct[[READ_KEY]])
         # Several texts may be scored behind a passage.
-        singles = max(sum(entry.singles for entry in same), wanted.filter(~pl.col(_WHOLE)).height)
+        singles = max(sum(entry.singles for entry in same), reads.filter(~pl.col(_WHOLE)).height)
         for whole, count in ((False, singles), (True, sum(entry.lists for entry in same))):
             if count:
                 own = distinct.filter(pl.col(_WHOLE) == whole)
@@ -151,7 +144,7 @@ def count_reads(
 
 
 def _kind(
-    job: Job, asked: int, distinct: int, left: pl.Series, is_whole: bool, times: float
+    job: Job, requested: int, distinct: int, left: pl.Series, is_whole: bool, times: float
 ) -> Kind:
     spec, count, prompt, output = job.spec, round(left.len() * times), None, None
     if (tokens := prompt_tokens(spec, left)) is not None:
@@ -162,7 +155,7 @@ def _kind(
     return Kind(
         reader=spec.name,
         name=title or (WHOLE_LISTS if is_whole else SINGLE_PASSAGES),
-        asked=round(asked * times),
+        asked=round(requested * times),
         stored=round(distinct * times) - count,
         left=count,
         prompt_tokens=prompt,
@@ -172,7 +165,7 @@ def _kind(
     )
 
 
-def _asked(
+def _requests(
     cut: EvaluationInputs, settings: Settings, context: Context
 ) -> Iterator[_RequestedReads]:
     lists = lists_to_read(cut, settings)
@@ -230,16 +223,11 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
         sampled = queries.filter(pl.Series(np.isin(buckets, inside)))
         rows = pl.concat(part.join(sampled, on=QUERY_ID, how="semi") for part in lists)
         inputs = _read(files, sampled, rows, lists, k)
-    placed = pl.DataFrame({QUERY_ID: queries[QUERY_ID], BUCKET: buckets})
+    ids = queries[QUERY_ID]
+    within = ((buckets >= low) & (buckets < high) for low, high in spans)
     return Sample(
         inputs=inputs,
-        spans=tuple(
-            (
-                span,
-                frozenset(placed.filter(pl.col(BUCKET).is_between(*span, closed="left"))[QUERY_ID]),
-            )
-            for span in spans
-        ),
+        spans=tuple(zip(spans, (frozenset(ids.filter(is_in)) for is_in in within), strict=True)),
         queries=queries.height,
         pairs=int(counted.sum()) / max(1, int(counted[inside].sum())),
         lists=queries.height / max(1, sampled.height),
@@ -265,8 +253,8 @@ def _read(
         skip_bad=files.skip_bad,
         need_answers=files.need_answers,
     )
-    given = LoadedInputs(QuerySet(queries), (runs, None, Counter()))
-    return InMemoryInputs.of_files(sampled, k=k, given=given).inputs
+    loaded = LoadedInputs(QuerySet(queries), (runs, None, Counter()))
+    return InMemoryInputs.of_files(sampled, k=k, given=loaded).inputs
 
 
 _REMEDY = "name the results of an evaluation that made LLM calls of its own"
@@ -287,7 +275,6 @@ class RolePace:
 
     @property
     def actors(self) -> int:
-        """How many read."""
         return max(1, len(self.costs.workers))
 
     @property
@@ -295,20 +282,19 @@ class RolePace:
         """Seconds of an actor before it reads: start, and load of the model."""
         return max(0.0, self.costs.seconds - self.costs.reader_seconds / self.actors)
 
-    def timed(self, counted: JobSizes) -> Kind:
+    def timed(self, sizes: JobSizes) -> Kind:
         """Reads with their seconds: in proportion to their prompt tokens if the earlier evaluation counted tokens,
         else to their number. The seconds are None if it has no reads of the kind.
         """
-        costs = self.costs.kinds.get(WHOLE if counted.is_whole else SINGLE)
-        kind, spec = counted.kind, counted.job.spec
+        costs = self.costs.kinds.get(WHOLE if sizes.is_whole else SINGLE)
+        kind, spec = sizes.kind, sizes.job.spec
         if costs is None or not costs.done:
             return kind
-        amount: float = kind.left
-        done = costs.done
+        amount, base = float(kind.left), costs.done
         # A server or a user's program counts tokens in its own way.
         if spec.is_reproducible and not spec.executor and costs.prompt_tokens:
-            amount, done = kind.prompt_tokens or 0, costs.prompt_tokens
-        return replace(kind, seconds=amount * costs.reader_seconds / done)
+            amount, base = kind.prompt_tokens or 0, costs.prompt_tokens
+        return replace(kind, seconds=amount * costs.reader_seconds / base)
 
     def differences(self, job: Job) -> list[str]:
         """Differences between this reader and the reader of a planned job."""
@@ -326,25 +312,22 @@ class Pace:
 
     @property
     def actors(self) -> int:
-        """How many read."""
-        return max(one.actors for _, one in self.roles)
+        return max(pace.actors for _, pace in self.roles)
 
     def of(self, job: Job) -> RolePace | None:
         """Pace of the job's role, of the most similar reader; None if that role made no reads."""
-        of_role = [one for role, one in self.roles if role == job.ask.role.name]
-        return min(of_role, key=lambda one: len(one.differences(job)), default=None)
+        paces = [pace for role, pace in self.roles if role == job.ask.role.name]
+        return min(paces, key=lambda pace: len(pace.differences(job)), default=None)
 
     def differences(self, configuration: Mapping[str, Any]) -> list[str]:
         """Differences of the planned actors, and of this machine."""
-        there = self.summary.get("audit", {}).get("machine", {})
+        there, then = (
+            self.summary.get("audit", {}).get("machine", {}),
+            self.summary["configuration"],
+        )
         here = jsonable(asdict(this_machine()))
-        of_actors = (_OF_ACTORS, self.summary["configuration"], configuration)
-        return [
-            name
-            for names, then, now in (of_actors, (_OF_MACHINES, there, here))
-            for name in names
-            if _differ(then, now, name)
-        ]
+        unlike = [name for name in _OF_ACTORS if _differ(then, configuration, name)]
+        return unlike + [name for name in _OF_MACHINES if _differ(there, here, name)]
 
 
 def _differ(then: Mapping[str, Any], now: Mapping[str, Any], key: str) -> bool:
@@ -367,12 +350,11 @@ def pace_of(summary: Mapping[str, Any]) -> Pace:
             for row in study["costs"]
         ]
     else:
-        found = Findings(summary, Path(), None).roles
-        roles = [(role.name, RolePace(summary[role.key] or {}, found[role])) for role in found]
-    if not any(kind.done for _, one in roles for kind in one.costs.kinds.values()):
-        raise InputError(
-            "has no time of LLM calls: all were cached, or none was needed", _REMEDY, "plan.pace"
-        )
+        costs_by_role = Findings(summary, Path(), None).roles.items()
+        roles = [(role.name, RolePace(summary[role.key] or {}, c)) for role, c in costs_by_role]
+    if not any(kind.done for _, pace in roles for kind in pace.costs.kinds.values()):
+        problem = "has no time of LLM calls: all were cached, or none was needed"
+        raise InputError(problem, _REMEDY, "plan.pace")
     return Pace(tuple(roles), summary)
 
 
@@ -386,15 +368,14 @@ def read_pace(results: Location) -> Pace:
     try:
         return pace_of(read_summary(folder))
     except InputError as error:
-        raise InputError(
-            error.problem, _REMEDY, "plan.pace", path=shown(inside_of(folder, SUMMARY))
-        ) from None
+        path = shown(inside_of(folder, SUMMARY))
+        raise InputError(error.problem, _REMEDY, "plan.pace", path=path) from None
 
 
 def plan_evaluation(
     inputs: EvaluationInputs,
     conditions: Iterable[Settings],
-    asked: PlanSettings,
+    plan: PlanSettings,
     *,
     store: Location,
     sample: Sample | None = None,
@@ -411,44 +392,44 @@ def plan_evaluation(
             have started, or the pace lacks the time of some reads.
     """
     settings = list(conditions)
-    first, pace = settings[0], pace_for(asked, settings)
+    first, pace = settings[0], pace_for(plan, settings)
     begin(settings)
     context = Context(store=store, on_event=on_event, executor=executor)
     query_ids, each = inputs.queries[QUERY_ID], sample.lists if sample else 1
-    drawn = [with_share(one, query_ids, each) for one in settings]
-    counted = list(count_reads(inputs, drawn, context, sample=sample, more=more))
+    drawn = [with_share(condition, query_ids, each) for condition in settings]
+    jobs = list(count_reads(inputs, drawn, context, sample=sample, more=more))
     # Reads that are all stored need no pace.
-    paces = [pace.of(one.job) if pace and one.kind.left else None for one in counted]
-    both = list(zip(counted, paces, strict=True))
+    paces = [pace.of(sizes.job) if pace and sizes.kind.left else None for sizes in jobs]
+    both = list(zip(jobs, paces, strict=True))
     queries = sample.queries if sample else inputs.queries.height
-    ways = _ways(first, inputs, queries, counted) if len(settings) == 1 else ()
+    ways = _ways(first, inputs, queries, jobs) if len(settings) == 1 else ()
     most = first.running.pool().bounds()[1]
     if most is None:  # the cluster decides: as many as in the earlier evaluation
         most = pace.actors if pace else 1
-    made = Forecast(
-        kinds=tuple(of_role.timed(one) if of_role else one.kind for one, of_role in both),
+    forecast = Forecast(
+        kinds=tuple(own.timed(sizes) if own else sizes.kind for sizes, own in both),
         queries=queries,
         sampled=inputs.queries.height if sample else None,
-        pace=None if asked.pace is None else shown(locate(asked.pace)),
-        start=sum(one.start for one in set(paces) if one),
-        peak=max((_peak(one, of_role) for one, of_role in both), default=0),
+        pace=None if plan.pace is None else shown(locate(plan.pace)),
+        start=sum(own.start for own in set(paces) if own),
+        peak=max((_peak(sizes, own) for sizes, own in both), default=0),
         actors=max(1, most),
-        settings=asked,
+        settings=plan,
         price_per_hour=first.api.price_per_hour if pace else None,
         ways=tuple(ways),
     )
     if pace is None:
-        return made
+        return forecast
     unlike = [
-        f"{name} of {one.job.ask.role.title or 'the reader'}"
-        for one, of_role in both
-        for name in (of_role.differences(one.job) if of_role else ())
+        f"{name} of {sizes.job.ask.role.title or 'the reader'}"
+        for sizes, own in both
+        for name in (own.differences(sizes.job) if own else ())
     ]
     unlike += pace.differences(first.flat())
-    return _at_pace(made, pace, list(dict.fromkeys(unlike)))
+    return _at_pace(forecast, pace, list(dict.fromkeys(unlike)))
 
 
-def pace_for(asked: PlanSettings, conditions: Collection[Settings]) -> Pace | None:
+def pace_for(plan: PlanSettings, conditions: Collection[Settings]) -> Pace | None:
     """The pace for a plan; None if the settings name none.
 
     Raises:
@@ -456,20 +437,20 @@ def pace_for(asked: PlanSettings, conditions: Collection[Settings]) -> Pace | No
             server in place of actors.
     """
     actors = next(iter(conditions)).running.actors
-    if asked.finish_in is not None and actors is not None:
-        problem = f"`actors` {actors} beside `finish_in` {asked.finish_in:g}, which asks how many"
+    if plan.finish_in is not None and actors is not None:
+        problem = f"`actors` {actors} beside `finish_in` {plan.finish_in:g}, which asks how many"
         raise InputError(problem, "leave one of them out", "plan.actors")
     models = (model for condition in conditions for model in models_of(condition))
-    if asked.finish_in is not None and any(map(is_api, models)):
+    if plan.finish_in is not None and any(map(is_api, models)):
         problem = "`finish_in` asks for a number of actors, and a reader behind an API has none"
         remedy = "leave it out, and try other values of `concurrency`"
         raise InputError(problem, remedy, "plan.actorless")
-    return None if asked.pace is None else read_pace(asked.pace)
+    return None if plan.pace is None else read_pace(plan.pace)
 
 
-def _peak(counted: JobSizes, pace: RolePace | None) -> int:
-    spec = counted.job.spec
-    if pace is not None and pace.costs.workers and not pace.differences(counted.job):
+def _peak(sizes: JobSizes, pace: RolePace | None) -> int:
+    spec = sizes.job.spec
+    if pace is not None and pace.costs.workers and not pace.differences(sizes.job):
         return max(pace.costs.workers.values())
     if spec.executor or not spec.is_reproducible:
         return 0
@@ -477,12 +458,12 @@ def _peak(counted: JobSizes, pace: RolePace | None) -> int:
 
 
 def _ways(
-    settings: Settings, inputs: EvaluationInputs, queries: int, counted: Sequence[JobSizes]
+    settings: Settings, inputs: EvaluationInputs, queries: int, jobs: Sequence[JobSizes]
 ) -> Iterator[Way]:
     with contextlib.suppress(InputError):
         if not settings.bootstrap.lists and settings.but(lists=LISTS):
             # Which of the lists that are left they read.
-            left = [(one.kind.left, one.drawn) for one in counted if one.is_whole]
+            left = [(sizes.kind.left, sizes.drawn) for sizes in jobs if sizes.is_whole]
             drawn = sum(n * share for n, share in left) / max(1, sum(n for n, _ in left))
             yield Way(f"lists {LISTS:g}", lists=drawn, known=True)
     if width := settings.bootstrap.width:
@@ -497,23 +478,20 @@ def _ways(
             yield way
 
 
-def _at_pace(made: Forecast, pace: Pace, unlike: list[str]) -> Forecast:
+def _at_pace(forecast: Forecast, pace: Pace, unlike: list[str]) -> Forecast:
     """The plan with the number of actors that finish in time, if a time was set, and with the limits of its pace."""
-    unknown = listed(list(dict.fromkeys(one.name for one in made.kinds if one.seconds is None)))
-    lacks = f"that evaluation made no LLM calls of this kind: {unknown}"
-    hours, actors, reading = made.settings.finish_in, made.actors, made.all.seconds
-    if hours is not None and made.all.left:
-        left = hours * HOUR - made.start
+    untimed = dict.fromkeys(kind.name for kind in forecast.kinds if kind.seconds is None)
+    lacks = f"that evaluation made no LLM calls of this kind: {listed(list(untimed))}"
+    hours, actors, reading = forecast.settings.finish_in, forecast.actors, forecast.all.seconds
+    if hours is not None and forecast.all.left:
+        left, start = hours * HOUR - forecast.start, forecast.start
         if reading is None:
             raise InputError(f"`finish_in` by `pace`, but {lacks}", "name another one", "plan.pace")
         if left <= 0:
-            raise InputError(
-                f"`finish_in` is {hours:g} hours, and the start of the actors alone takes {made.start:.0f} s",
-                f"give more than {made.start / HOUR:.2g} hours",
-                "plan.deadline",
-            )
+            problem = f"`finish_in` is {hours:g} hours, and the start of the actors alone takes {start:.0f} s"
+            raise InputError(problem, f"give more than {start / HOUR:.2g} hours", "plan.deadline")
         actors = max(1, math.ceil(reading / left))
     unlike = [*unlike, *["actors"] * (actors != pace.actors)]
     notes = [f"that evaluation differs from the planned one in {listed(unlike)}"] * bool(unlike)
-    notes += [f"{lacks}; their time is not known"] * bool(unknown)
-    return replace(made, actors=actors, notes=tuple(notes))
+    notes += [f"{lacks}; their time is not known"] * bool(untimed)
+    return replace(forecast, actors=actors, notes=tuple(notes))
