@@ -1,19 +1,16 @@
 """Query coverage: topics of user queries without an evaluation query; measured, printed, and as JSON.
 
-Evaluation queries and a sample of user queries are embedded and clustered together; the clusters
-that matter have user queries but no evaluation query.
+Evaluation queries and a sample of user queries are clustered together by the directions of their vectors, by spherical
+k-means of FAISS, the same on every run. The centroid of a cluster is its mean direction, and a vector belongs to the
+centroid of highest cosine (Dhillon & Modha 2001).
 
-Vectors are clustered by their direction, by spherical k-means of FAISS, the same on every run. The centroid of a cluster
-is its mean direction, and a vector belongs to the centroid of highest cosine (Dhillon & Modha 2001).
+A cluster without an evaluation query is uncovered, and so are its user queries. With few evaluation queries, some
+clusters are uncovered for any choice of queries. So every figure is compared with its expectation if, for fixed
+clusters, the evaluation queries were a random sample of all queries without replacement: their number in a cluster is
+then hypergeometric.
 
-A cluster without an evaluation query is uncovered, and so are its user queries. With few
-evaluation queries, some clusters are uncovered for any choice of queries. So every figure is
-compared with its expectation if, for fixed clusters, the evaluation queries were a random sample of
-all queries without replacement: their number in a cluster is then hypergeometric.
-
-Cluster boundaries are partly arbitrary, so the same queries are clustered several times, and
-figures are means over the clusterings. For fixed clusterings, every statement here also holds for
-the mean.
+Cluster boundaries are partly arbitrary, so the same queries are clustered several times, and figures are means over the
+clusterings. For fixed clusterings, every statement here also holds for the mean.
 """
 
 from __future__ import annotations
@@ -64,7 +61,7 @@ CONFIDENCE = 0.95
 
 _PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers", "polars", "scipy", "numpy")
 _ALPHA = 0.05
-_ASKED = (QUERY_ID, QUERY)
+_UNCOVERED = "User queries without an evaluation query in their cluster"
 # Limits of the printed lines; the files hold everything.
 _CLUSTERS = 10
 _EXAMPLES_SHOWN = 3
@@ -73,17 +70,11 @@ _CHARACTERS = 60
 
 @dataclass(frozen=True)
 class Clusters:
-    """Non-empty clusters.
+    """Non-empty clusters."""
 
-    Attributes:
-        centroids: (clusters, dimensions), of length 1.
-        cluster: (vectors,) the row of the centroid that each vector belongs to.
-        similarity: (vectors,) its cosine to that centroid.
-    """
-
-    centroids: Vectors
-    cluster: Ints
-    similarity: Vectors
+    centroids: Vectors  # (clusters, dimensions), of length 1
+    cluster: Ints  # (vectors,) the row of the centroid that each vector belongs to
+    similarity: Vectors  # (vectors,) its cosine to that centroid
 
 
 def unit(vectors: Vectors) -> Vectors:
@@ -96,15 +87,10 @@ def unit(vectors: Vectors) -> Vectors:
 
 
 def clusterings(vectors: Vectors, count: int, *, seed: int, starts: int = STARTS) -> list[Clusters]:
-    """Spherical k-means of unit vectors from several starts, the highest sum of cosines first.
+    """Spherical k-means of unit ``vectors`` (n, dimensions) from several starts, the highest sum of cosines first.
 
-    k-means ends in one of many local optima, so differences between starts are not properties of
-    the data. If many vectors are equal, there may be fewer clusters than ``count``. FAISS trains on
-    at most 256 vectors per cluster, drawn at random; all vectors are assigned.
-
-    Args:
-        vectors: (n, dimensions).
-        count: clusters, 1 to n; for n there is only one clustering.
+    ``count`` is 1 to n: for n there is only one clustering, and if many vectors are equal, there may be fewer clusters.
+    FAISS trains on at most 256 vectors per cluster, drawn at random; all vectors are assigned.
     """
     starts = starts if count < len(vectors) else 1
     seeds = np.random.SeedSequence(seed).generate_state(starts) >> 1  # FAISS's seeds are signed
@@ -117,13 +103,12 @@ def _clustering(vectors: Vectors, count: int, seed: int) -> Clusters:
     import faiss
 
     # A minimum of points for each centroid would only cause a warning on standard error.
-    means: Any = faiss.Kmeans(
-        vectors.shape[1], count, spherical=True, seed=seed, min_points_per_centroid=1
-    )
+    options = {"spherical": True, "seed": seed, "min_points_per_centroid": 1}
+    means: Any = faiss.Kmeans(vectors.shape[1], count, **options)
     means.train(vectors)
     similarity, nearest = means.assign(vectors)
-    kept, cluster = np.unique(nearest, return_inverse=True)
-    return Clusters(means.centroids[kept], cluster, np.minimum(similarity, 1))
+    rows, cluster = np.unique(nearest, return_inverse=True)
+    return Clusters(means.centroids[rows], cluster, np.minimum(similarity, 1))
 
 
 def nearest_of(vectors: Vectors, queries: Vectors) -> tuple[Ints, Vectors]:
@@ -150,60 +135,39 @@ def _one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of the coverage; from ``clusters`` on, of the first clustering.
-
-    Attributes:
-        user_queries, evaluation_queries: their numbers.
-        share: of user queries in clusters without an evaluation query, in [0, 1]; the mean over the clusterings.
-        low, high: the interval of the share, for fixed clusterings.
-        confidence: of the interval.
-        shares: (clusterings,) the share by clustering.
-        expected_share: the share expected of a random sample of as many evaluation queries; exact.
-        p: the probability that a random sample leaves as many user queries uncovered, or more.
-        draws, seed: random samples from which ``p`` is computed.
-        clusters: their number.
-        uncovered_clusters, uncovered_queries: clusters without an evaluation query, and their user queries.
-        expected_clusters: uncovered clusters expected of a random sample; exact.
-        unasked_clusters, unasked_queries: clusters without a user query, and their evaluation queries.
-    """
+    """Figures of the coverage, counts of queries and clusters; from ``clusters`` on, of the first clustering."""
 
     user_queries: int
     evaluation_queries: int
-    share: float
-    low: float
+    share: float  # of user queries that are uncovered, in [0, 1]; the mean over the clusterings
+    low: float  # end of the share's interval, for fixed clusterings
     high: float
     confidence: float
-    shares: tuple[float, ...]
-    expected_share: float
-    p: float
-    draws: int
+    shares: tuple[float, ...]  # (clusterings,) the share by clustering
+    expected_share: float  # of a random sample of as many evaluation queries; exact
+    p: float  # the probability that a random sample leaves as many uncovered, or more
+    draws: int  # random samples from which ``p`` is computed
     seed: int
     clusters: int
-    uncovered_clusters: int
-    uncovered_queries: int
-    expected_clusters: float
-    unasked_clusters: int
-    unasked_queries: int
+    uncovered_clusters: int  # without an evaluation query
+    uncovered_queries: int  # user queries in these
+    expected_clusters: float  # uncovered by a random sample; exact
+    unasked_clusters: int  # without a user query
+    unasked_queries: int  # evaluation queries in these
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The share of user queries that an evaluation covers.
+    """The share of user queries that an evaluation covers."""
 
-    Attributes:
-        clusters: the coverage table, one row per cluster.
-        assignments: the assignments table, one row per query: evaluation queries, then user queries, in their order.
-        figures: the figures over the clusterings from all starts of k-means; ``clusters`` is the first.
-        clusters_wanted: the number of clusters requested; there are fewer if texts share a vector.
-        texts, user_texts: numbers of distinct texts among all queries and among the user queries.
-    """
-
-    clusters: pl.DataFrame
-    assignments: pl.DataFrame
+    clusters: pl.DataFrame  # ``tables.COVERAGE``, of the first clustering
+    assignments: (
+        pl.DataFrame
+    )  # ``tables.ASSIGNMENTS``: evaluation queries, then user queries, in their order
     figures: Figures
-    clusters_wanted: int
-    texts: int
-    user_texts: int
+    clusters_requested: int  # there are fewer if texts share a vector
+    texts: int  # distinct ones among all queries
+    user_texts: int  # distinct ones among the user queries
 
 
 def measure(
@@ -230,19 +194,19 @@ def measure(
         InputError: there are fewer distinct texts than ``clusters``, or FAISS is not installed.
     """
     require("a clustering of queries", "retrieval", "faiss")
-    both = ((EVALUATION, evaluation), (USER, users))
     pooled = pl.concat(
-        [queries.select(pl.lit(source).alias(SOURCE), QUERY_ID, QUERY) for source, queries in both]
-    ).with_columns(pl.col(QUERY).str.strip_chars())
+        queries.select(pl.lit(source).alias(SOURCE), QUERY_ID, pl.col(QUERY).str.strip_chars())
+        for source, queries in ((EVALUATION, evaluation), (USER, users))
+    )
     # Sorted, so that the order of rows and of the two files does not change the starts of k-means.
     texts = pooled[QUERY].unique().sort()
     user_texts = users[QUERY].str.strip_chars().n_unique()
     if clusters is not None and clusters > len(texts):
         problem = f"`clusters` is {clusters}, for {len(texts)} distinct queries"
         raise InputError(problem, f"use {len(texts)} or fewer", "settings.clusters")
-    wanted = clusters or min(len(texts), max(2, round(math.sqrt(user_texts))))
+    requested = clusters or min(len(texts), max(2, round(math.sqrt(user_texts))))
     vectors = unit(encode(texts.to_list()))
-    starts = clusterings(vectors, wanted, seed=seed)
+    starts = clusterings(vectors, requested, seed=seed)
     rows = texts.search_sorted(pooled[QUERY]).to_numpy()
     cluster_of_query = np.stack([start.cluster[rows] for start in starts])
     is_evaluation = (pooled[SOURCE] == EVALUATION).to_numpy()
@@ -264,7 +228,7 @@ def measure(
         clusters=_table(assignments, starts[0].centroids[order.to_numpy()], vectors),
         assignments=assignments.select(list(tables.ASSIGNMENTS)),
         figures=figures(cluster_of_query, is_evaluation, seed=seed),
-        clusters_wanted=wanted,
+        clusters_requested=requested,
         texts=len(texts),
         user_texts=user_texts,
     )
@@ -275,7 +239,7 @@ def _table(assignments: pl.DataFrame, centroids: Vectors, vectors: Vectors) -> p
     # Sorted, so that sums are added in one order, and the queries nearest to their centroid come first.
     assignments = assignments.sort(SIMILARITY, QUERY, QUERY_ID, descending=[True, False, False])
     examples = pl.struct(QUERY, SIMILARITY).filter(user).unique(maintain_order=True).head(_EXAMPLES)
-    found = (
+    clusters = (
         assignments.group_by(CLUSTER, maintain_order=True)
         .agg(
             user.sum().alias(USER_QUERIES),
@@ -286,12 +250,12 @@ def _table(assignments: pl.DataFrame, centroids: Vectors, vectors: Vectors) -> p
         )
         .sort(CLUSTER)
     )
-    users, evaluations = (found[n].cast(pl.Int64) for n in (USER_QUERIES, EVALUATION_QUERIES))
+    users, evaluations = (clusters[n].cast(pl.Int64) for n in (USER_QUERIES, EVALUATION_QUERIES))
     chance = sampled((users + evaluations).to_numpy(), int(evaluations.sum()))
     p = np.minimum(chance.cdf(evaluations.to_numpy()), 1.0).tolist()
     evaluation = assignments.filter(~user).unique(_ROW, keep="first", maintain_order=True)
     nearest, similarity = nearest_of(vectors[evaluation[_ROW].to_numpy()], centroids)
-    return found.with_columns(
+    return clusters.with_columns(
         pl.Series(tables.P, p),
         pl.Series(P_HOLM, holm(p)),
         evaluation[QUERY_ID].gather(nearest).alias(tables.NEAREST_ID),
@@ -316,8 +280,8 @@ def figures(clusters: Ints, evaluation: Mask, *, seed: int, draws: int = DRAWS) 
     missed = uncovered(clusters, evaluation).sum(axis=1)
     low, high = binomial_interval(missed.mean(), users, CONFIDENCE)
     sizes = [np.bincount(clustering) for clustering in clusters]
-    without = [sampled(of_one, sample).pmf(0) for of_one in sizes]
-    expected = [float(of_one @ none) for of_one, none in zip(sizes, without, strict=True)]
+    without = [sampled(counts, sample).pmf(0) for counts in sizes]
+    expected = [float(counts @ none) for counts, none in zip(sizes, without, strict=True)]
     evaluations = np.bincount(clusters[0][evaluation], minlength=len(sizes[0]))
     unasked = evaluations == sizes[0]
     return Figures(
@@ -343,7 +307,7 @@ def figures(clusters: Ints, evaluation: Mask, *, seed: int, draws: int = DRAWS) 
 
 def uncovered(clusters: Ints, evaluation: Mask) -> Mask:
     """(clusterings, queries): whether a query's cluster has no evaluation query; arguments as in ``figures``."""
-    return np.stack([~np.isin(one, one[evaluation]) for one in clusters])
+    return np.stack([~np.isin(row, row[evaluation]) for row in clusters])
 
 
 def chance_of_as_many(
@@ -363,8 +327,8 @@ def chance_of_as_many(
     as_many = 0
     for _ in range(draws):
         drawn = numbered[rng.choice(len(numbered), sample, replace=False, shuffle=False)]
-        held = np.bincount(drawn.ravel(), minlength=first[-1])
-        as_many += int(sizes[held == 0].sum()) >= queries
+        counts = np.bincount(drawn.ravel(), minlength=first[-1])
+        as_many += int(sizes[counts == 0].sum()) >= queries
     return (1 + as_many) / (1 + draws)
 
 
@@ -377,15 +341,14 @@ def sampled(sizes: Ints, sample: int) -> Any:
 
 def shown_tables(coverage: Coverage) -> list[Table]:
     """The largest clusters without evaluation queries, and clusters with fewer than by chance."""
-    sparse = (pl.col(EVALUATION_QUERIES) > 0) & (pl.col(P_HOLM) < _ALPHA)
+    is_covered = pl.col(EVALUATION_QUERIES) > 0
     gaps = {
-        "User queries without an evaluation query in their cluster": (
-            (pl.col(EVALUATION_QUERIES) == 0) & (pl.col(USER_QUERIES) > 0)
-        ),
-        "Clusters with fewer evaluation queries than expected by chance": sparse,
+        _UNCOVERED: ~is_covered & (pl.col(USER_QUERIES) > 0),
+        "Clusters with fewer evaluation queries than expected by chance": is_covered
+        & (pl.col(P_HOLM) < _ALPHA),
     }
-    found = ((title, coverage.clusters.filter(gap)) for title, gap in gaps.items())
-    return [_gaps(title, rows, coverage.figures) for title, rows in found if not rows.is_empty()]
+    rows_of = ((title, coverage.clusters.filter(gap)) for title, gap in gaps.items())
+    return [_gaps(title, rows, coverage.figures) for title, rows in rows_of if not rows.is_empty()]
 
 
 def _gaps(title: str, rows: pl.DataFrame, f: Figures) -> Table:
@@ -403,25 +366,20 @@ def _gaps(title: str, rows: pl.DataFrame, f: Figures) -> Table:
         about += [str(row[EVALUATION_QUERIES]), others, layout.p_value(row[P_HOLM])]
         texts = [cut(text, _CHARACTERS) for text in row[tables.EXAMPLES][:_EXAMPLES_SHOWN]]
         texts.append(f"evaluation: {cut(row[tables.NEAREST], _CHARACTERS)}")
-        cosines = [
-            *row[tables.EXAMPLE_SIMILARITIES][:_EXAMPLES_SHOWN],
-            row[tables.NEAREST_SIMILARITY],
-        ]
+        cosines = row[tables.EXAMPLE_SIMILARITIES][:_EXAMPLES_SHOWN]
+        cosines.append(row[tables.NEAREST_SIMILARITY])
         # One row each, so that a cosine stays beside its text in a narrow terminal.
-        cells += [
-            [*about, text, f"{cosine:.2f}"] for text, cosine in zip(texts, cosines, strict=True)
-        ]
+        both = zip(texts, cosines, strict=True)
+        cells += [[*about, text, f"{cosine:.2f}"] for text, cosine in both]
     return terminal_table(Grid("gaps", "", head, cells, names=6, title=title))
 
 
 def lines(coverage: Coverage) -> list[str]:
     """The lines below the tables: figures, expectations by chance, and notes on reading them."""
-    f = coverage.figures
-    grain = (
-        f"{counted(f.clusters, 'cluster[|s]')} of {counted(coverage.texts, 'distinct text[|s]')}"
-    )
-    if f.clusters < coverage.clusters_wanted:
-        grain += f" ({coverage.clusters_wanted} requested; some texts share a vector)"
+    f, texts = coverage.figures, counted(coverage.texts, "distinct text[|s]")
+    grain = f"{counted(f.clusters, 'cluster[|s]')} of {texts}"
+    if f.clusters < coverage.clusters_requested:
+        grain += f" ({coverage.clusters_requested} requested; some texts share a vector)"
     starts = ""
     if len(f.shares) > 1:
         low, high = f"{min(f.shares):.1%}", f"{max(f.shares):.1%}"
@@ -431,8 +389,7 @@ def lines(coverage: Coverage) -> list[str]:
         f"{counted(f.evaluation_queries, 'evaluation [query|queries]')}, "
         f"{counted(f.user_queries, 'user [query|queries]')} "
         f"({coverage.user_texts} distinct); {grain}",
-        f"User queries without an evaluation query in their cluster: {f.share:.1%} "
-        f"[{f.low:.1%}, {f.high:.1%}]{starts}",
+        f"{_UNCOVERED}: {f.share:.1%} [{f.low:.1%}, {f.high:.1%}]{starts}",
         f"Expected if as many evaluation queries were drawn at random from both: "
         f"{f.expected_share:.1%}; {layout.p_text(f.p)}",
         f"In the tightest clustering, which is shown: {counted(f.uncovered_queries, 'user [query|queries]')}, in "
@@ -447,24 +404,16 @@ def notes(coverage: Coverage) -> Iterator[str]:
     if f.clusters == 1:
         yield "a single cluster is always covered; use two or more clusters"
     elif not f.share:
-        yield "every cluster has an evaluation query" + (
-            "; more clusters would show finer gaps" if f.clusters < coverage.texts else ""
-        )
+        finer = "; more clusters would show finer gaps" * (f.clusters < coverage.texts)
+        yield f"every cluster has an evaluation query{finer}"
     elif f.p < _ALPHA:
-        yield (
-            "the gaps are larger than chance explains: the evaluation is not representative of what "
-            "users ask"
-        )
+        yield "the gaps are larger than chance explains: the evaluation is not representative of what users ask"
     else:
-        yield (
-            f"the gaps could be due to chance ({layout.p_text(f.p)}); more evaluation queries, or "
-            "fewer clusters, could show a difference"
-        )
+        chance = f"the gaps could be due to chance ({layout.p_text(f.p)})"
+        yield f"{chance}; more evaluation queries, or fewer clusters, could show a difference"
     if f.unasked_clusters:
-        yield (
-            counted(f.unasked_queries, "evaluation [query is|queries are]")
-            + f" in {counted(f.unasked_clusters, 'cluster[|s]')} without a user query"
-        )
+        queries = counted(f.unasked_queries, "evaluation [query is|queries are]")
+        yield f"{queries} in {counted(f.unasked_clusters, 'cluster[|s]')} without a user query"
 
 
 def summarize(
@@ -476,8 +425,12 @@ def summarize(
 ) -> dict[str, Any]:
     """The result as JSON-ready values; ``files`` and ``unanswerable`` (questions left out) have the same names."""
     f = coverage.figures
+    digests = {
+        name: table_sha256(coverage.assignments.filter(source=source), (QUERY_ID, QUERY))
+        for name, source in (("queries", EVALUATION), ("user_queries", USER))
+    }
     content = {
-        "configuration": {**files, "clusters": coverage.clusters_wanted, "seed": f.seed},
+        "configuration": {**files, "clusters": coverage.clusters_requested, "seed": f.seed},
         "encoder": encoder,
         "counts": {
             "evaluation_queries": f.evaluation_queries,
@@ -489,12 +442,6 @@ def summarize(
         "figures": asdict(f),
         "clusters": coverage.clusters.to_dicts(),
         "versions": versions(_PACKAGES),
-        "audit": audit_of(
-            origin or Origin(),
-            {
-                name: table_sha256(coverage.assignments.filter(pl.col(SOURCE) == source), _ASKED)
-                for name, source in (("queries", EVALUATION), ("user_queries", USER))
-            },
-        ),
+        "audit": audit_of(origin or Origin(), digests),
     }
     return dict(jsonable(content))

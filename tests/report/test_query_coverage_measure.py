@@ -94,11 +94,11 @@ def test_the_same_file_for_both_is_covered():
 
 def test_one_query_each_and_texts_with_the_same_vector():
     alone = measure(queries("films 1"), queries("films 1"), encode)
-    assert (alone.clusters_wanted, alone.figures.clusters, alone.figures.share) == (1, 1, 0)
+    assert (alone.clusters_requested, alone.figures.clusters, alone.figures.share) == (1, 1, 0)
     two = measure(queries("films 1"), queries("law 1"), encode)
     assert (two.figures.clusters, two.figures.share, two.figures.p) == (2, 1, 1)
     same = measure(queries("films 1"), queries("films 01", "films 001"), encode)
-    assert (same.clusters_wanted, same.figures.clusters, same.texts) == (2, 1, 3)
+    assert (same.clusters_requested, same.figures.clusters, same.texts) == (2, 1, 3)
 
 
 def test_more_clusters_than_texts_are_refused_before_anything_is_encoded():
