@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -36,6 +36,12 @@ SAME = get_args(Same)
 _NONE = "none"
 _CODE = "reader (code)"
 _AGAIN = " (again)"
+# Ways in which queries of several evaluations are not the same, each among the queries that pass those before it.
+_UNLIKE = (
+    "[query is|queries are] not in all folders and [is|are] left out",
+    "[query has|queries have] a different text and [is|are] left out",
+    "shared [query has|queries have] different reference answers",
+)
 _FIGURES = ("mean", "mean_b", "difference", "low", "high", "p")
 Rows = list[dict[str, Any]]
 
@@ -44,33 +50,27 @@ Rows = list[dict[str, Any]]
 class Comparison:
     """Runs of several results folders, by their end-to-end scores on the queries that the folders share.
 
-    Attributes:
-        pairs: ``run`` (``FOLDER:RUN``) of the first folder and ``run_b`` elsewhere, of the same name or alone in their
-            folders: means, and the second's ``difference`` with an interval adjusted for all pairs of runs.
-        flipped: queries that one run of a pair answers (a score of 0.5 or more) and the other does not.
-        differing: settings, data and versions that are not the same in all folders.
-        verdict: which run is best and how certain that is, a sentence each; none without a common scale of scores.
-        notes: the queries left out, and other notes that qualify the figures.
-        names: of every run (``FOLDER:RUN``), its run or folder alone, if that suffices to tell runs apart.
-        left_out: reasons for leaving out some of the folders within a place.
-        unlike: reasons why evaluations, or the runs of a pair, have different queries.
+    ``pairs``: ``run`` (``FOLDER:RUN``) of the first folder and ``run_b`` elsewhere, of the same name or alone in their
+    folders: means, and the second's ``difference`` with an interval adjusted for all pairs of runs.
     """
 
     pairs: Rows
-    flipped: Rows
-    differing: Rows
-    verdict: list[str]
-    notes: list[str]
+    flipped: (
+        Rows  # queries that one run of a pair answers (a score of 0.5 or more), and the other not
+    )
+    differing: Rows  # settings, data and versions that are not the same in all folders
+    verdict: list[str]  # sentences; none without a common scale of scores
+    notes: list[str]  # queries left out, and other notes that qualify the figures
     scores: RunScores
     evaluations: Mapping[str, Findings]
-    left_out: list[str]
-    unlike: list[str]
-    names: Mapping[str, str]
+    left_out: list[str]  # reasons for leaving out some of the folders within a place
+    unlike: list[str]  # reasons why evaluations, or the runs of a pair, have different queries
+    names: Mapping[str, str]  # of every ``FOLDER:RUN``, its run or folder alone, if that is enough
 
     @property
     def remarks(self) -> list[str]:
         """The notes as lines; changes of queries or reference answers become warnings."""
-        return [f"{'warning' if one in self.unlike else 'note'}: {one}" for one in self.notes]
+        return [f"{'warning' if note in self.unlike else 'note'}: {note}" for note in self.notes]
 
     def gate(self, margin: float, allow: Sequence[str] = ()) -> list[NonInferiority]:
         """For every pair, test whether the second run's mean is below the first's by more than a margin in (0, 1).
@@ -83,19 +83,17 @@ class Comparison:
             raise InputError("; ".join(self.left_out), "name one results folder", "results.differ")
         allow = fitted("allow", allow, tuple[Same, ...])
         if not 0 < margin < 1:
-            raise InputError(
-                f"`margin` is {margin:g}", "give a number between 0 and 1", "settings.margin"
-            )
+            problem = f"`margin` is {margin:g}"
+            raise InputError(problem, "give a number between 0 and 1", "settings.margin")
         if unlike := [name for name in self._unlike() if name not in allow]:
             why = f" ({'; '.join(self.unlike)})" if self.unlike and SAME[0] in unlike else ""
             problem = f"{listed(list(self.evaluations))} may differ in {listed(unlike)}{why}"
-            raise InputError(
-                problem, f"evaluate both alike, or `allow` {','.join(unlike)}", "results.differ"
-            )
-        first = next(iter(self.evaluations))
+            remedy = f"evaluate both alike, or `allow` {','.join(unlike)}"
+            raise InputError(problem, remedy, "results.differ")
         paired = {row[name] for row in self.pairs for name in (RUN, RUN_B)}
-        alone = [run for run in self.scores.runs if run.startswith(f"{first}:")]
-        if alone := [run for run in alone if run not in paired]:
+        first = next(iter(self.evaluations))
+        others = [run for run in self.scores.runs if run not in paired]
+        if alone := [run for run in others if run.startswith(f"{first}:")]:
             problem = f"{alone[0]} has no run to compare with"
             raise InputError(problem, "name a run of each, as FOLDER:RUN", "results.partner")
         of, family, clusters = self.scores.of, len(self.pairs), self.scores.clusters
@@ -103,15 +101,15 @@ class Comparison:
         return [non_inferiority(d, margin, family=family, clusters=clusters) for d in differences]
 
     def _unlike(self) -> list[str]:
-        unlike = {SAME[0]} if self.unlike else set()
-        if len({findings.folder.resolve() for findings in self.evaluations.values()}) > 1:
-            facts = [_facts(findings) for findings in self.evaluations.values()]
+        unlike, several = {SAME[0]} if self.unlike else set(), self.evaluations.values()
+        if len({findings.folder.resolve() for findings in several}) > 1:
+            facts = [_facts(findings) for findings in several]
             unlike |= {name for name in SAME if not set.intersection(*(of[name] for of in facts))}
             # Earlier versions stored no code of a function; its version is compared instead.
             codes = [code for of in facts if (code := of[_CODE])]
-            unlike |= {"reader"} if codes and not set.intersection(*codes) else set()
-            ends = {one.configuration.get("end_to_end") for one in self.evaluations.values()}
-            unlike |= {"reader"} if len(ends) > 1 else set()
+            ends = {findings.configuration.get("end_to_end") for findings in several}
+            if len(ends) > 1 or (codes and not set.intersection(*codes)):
+                unlike.add("reader")
         return [name for name in SAME if name in unlike]
 
 
@@ -135,17 +133,17 @@ def compare(
     read: dict[str, Findings] = {}
     each: list[tuple[str, str]] = []
     left_out: list[str] = []
-    for held in map(_held, map(Path, places)):
-        for path, run in (_place(str(inner)) for inner in held):
+    for inner in map(_folders_in, map(Path, places)):
+        for path, run in map(_place, map(str, inner)):
             try:
                 findings = read.get(path) or read_findings(Path(path), None)
-                found = _runs(findings, run)
-                while any((path, one) in each for one in found):  # given twice: to pair with itself
+                names_of_runs = _runs(findings, run)
+                while any((path, name) in each for name in names_of_runs):  # to pair with itself
                     path += _AGAIN
-                each += [(path, one) for one in found]
+                each += [(path, name) for name in names_of_runs]
                 read[path] = findings
             except InputError as error:
-                if len(held) == 1:
+                if len(inner) == 1:
                     raise
                 left_out.append(str(error))
     folders = short_names(list(read))
@@ -161,8 +159,8 @@ def compare(
         evaluations[name].downstream.filter(run=run).with_columns(run=pl.lit(f"{name}:{run}"))
         for name, run in runs
     ).join(queries, on=QUERY_ID, maintain_order="left")
-    clusters, told = _clusters(list(evaluations.values()), queries, cluster)
-    notes += told
+    clusters, on_clusters = _clusters(list(evaluations.values()), queries, cluster)
+    notes += on_clusters
     # Intervals of paired differences take no resamples, for any settings of the evaluations.
     first = next(iter(evaluations.values()))
     bootstrap = Bootstrap(confidence=first.confidence)
@@ -180,8 +178,7 @@ def compare(
     unlike += [*_lost(pairs, scored), *_other_rules(evaluations.values())]
     paired = {row[name] for row in pairs for name in (RUN, RUN_B)}
     notes += [f"{name} has no run to compare with" for name in scores.runs if name not in paired]
-    flipped, differing = _flipped(pairs, scored), _differing(evaluations)
-    names = _short_names(runs)
+    names, flipped, differing = _short_names(runs), _flipped(pairs, scored), _differing(evaluations)
     called = scored.with_columns(pl.col(RUN).replace(names))
     named = replace(scores, runs=tuple(names[run] for run in scores.runs))
     choice = choose(called, named, called, tables.empty(tables.RUN_PAIRS), compared, bootstrap)
@@ -199,16 +196,16 @@ def _short_names(runs: Sequence[tuple[str, str]]) -> dict[str, str]:
     return {":".join(run): ":".join(run[part]) for run in runs}
 
 
-def _held(place: Path) -> list[Path]:
+def _folders_in(place: Path) -> list[Path]:
     inner = sorted(summary.parent for summary in place.glob(f"*/{SUMMARY}"))
     return [place] if (place / SUMMARY).is_file() or not inner else inner
 
 
 def _place(text: str) -> tuple[str, str | None]:
     ends = [at for at, letter in enumerate(text) if letter == ":" and Path(text[:at]).is_dir()]
-    return (
-        (text[: ends[0]], text[ends[0] + 1 :]) if ends and not Path(text).is_dir() else (text, None)
-    )
+    if not ends or Path(text).is_dir():
+        return text, None
+    return text[: ends[0]], text[ends[0] + 1 :]
 
 
 def _runs(findings: Findings, run: str | None) -> list[str]:
@@ -218,19 +215,16 @@ def _runs(findings: Findings, run: str | None) -> list[str]:
         raise InputError(problem, "evaluate without `until`", "results.stopped", path=path)
     if findings.table("evaluated_queries").is_empty():
         problem = "lacks evaluated_queries.parquet: an earlier version wrote it"
-        raise InputError(
-            problem, "evaluate again; LLM calls are cached", "results.version", path=path
-        )
-    known = [one for one in findings.wholes if run in (None, one)]
+        remedy = "evaluate again; LLM calls are cached"
+        raise InputError(problem, remedy, "results.version", path=path)
+    known = [name for name in findings.wholes if run in (None, name)]
     if not known:
         problem = f"has no end-to-end scores of {run or 'any run'}"
         remedy = f"it has {', '.join(findings.wholes) or 'none: evaluate with `end_to_end`'}"
         raise InputError(problem, remedy, "results.scoreless", path=path)
-    if lost := [one for one in known if one not in findings.downstream[RUN]]:
-        path /= "downstream.parquet"
-        raise InputError(
-            f"has no scores of {lost[0]}", "evaluate again", "results.incomplete", path=path
-        )
+    if lost := [name for name in known if name not in findings.downstream[RUN]]:
+        path, problem = path / "downstream.parquet", f"has no scores of {lost[0]}"
+        raise InputError(problem, "evaluate again", "results.incomplete", path=path)
     return known
 
 
@@ -250,33 +244,26 @@ def _flipped(pairs: Rows, scored: pl.DataFrame) -> Rows:
     )
     other = scored.select(pl.col(RUN).alias(RUN_B), QUERY_ID, OUTPUT, VALUE)
     joined = joined.join(other, on=[RUN_B, QUERY_ID], suffix="_b", maintain_order="left")
-    right, right_b = (pl.col(column) >= SUCCESS for column in (VALUE, f"{VALUE}_b"))
-    return joined.filter(right != right_b).to_dicts()
+    return joined.filter((pl.col(VALUE) >= SUCCESS) != (pl.col(f"{VALUE}_b") >= SUCCESS)).to_dicts()
 
 
 def _shared(evaluations: Sequence[Findings]) -> tuple[pl.DataFrame, list[str], bool]:
     """The queries that all have under the same id and text, how others differ, and whether answers do."""
     in_order = pl.col(ANSWERS).list.unique().list.sort()
-    asked = [findings.table("evaluated_queries").with_columns(in_order) for findings in evaluations]
+    each = [findings.table("evaluated_queries").with_columns(in_order) for findings in evaluations]
     by_id, same, alike = (
-        reduce(lambda a, b: a.join(b, on=keys, how="semi", maintain_order="left"), asked)
+        reduce(lambda a, b: a.join(b, on=keys, how="semi", maintain_order="left"), each)
         for keys in ([QUERY_ID], [QUERY_ID, QUERY], [*EVALUATED_QUERIES])
     )
-    every = pl.concat(asked)[QUERY_ID].n_unique()
-    amounts = {
-        "[query is|queries are] not in all folders and [is|are] left out": every - by_id.height,
-        "[query has|queries have] a different text and [is|are] left out": by_id.height
-        - same.height,
-        "shared [query has|queries have] different reference answers": same.height - alike.height,
-    }
-    unlike = [counted(amount, what) for what, amount in amounts.items() if amount]
-    return same, unlike, alike.height < same.height
+    heights = pl.concat(each)[QUERY_ID].n_unique(), by_id.height, same.height, alike.height
+    amounts = [more - fewer for more, fewer in pairwise(heights)]
+    unlike = [counted(n, what) for n, what in zip(amounts, _UNLIKE, strict=True) if n]
+    return same, unlike, amounts[-1] > 0
 
 
 def _lost(pairs: Rows, scored: pl.DataFrame) -> Iterator[str]:
-    ids = {run: set(of_run[QUERY_ID]) for (run,), of_run in scored.group_by([RUN])}
-    for pair in pairs:
-        run, run_b = pair[RUN], pair[RUN_B]
+    ids = {run: set(scores[QUERY_ID]) for (run,), scores in scored.group_by([RUN])}
+    for run, run_b in ((pair[RUN], pair[RUN_B]) for pair in pairs):
         if lost := len(ids[run] ^ ids[run_b]):
             yield counted(lost, f"[query has|queries have] a score by {run} or {run_b} alone")
 
@@ -303,19 +290,17 @@ def _no_verdict(evaluations: Collection[Findings], is_changed: bool) -> Iterator
 def _clusters(
     evaluations: Sequence[Findings], queries: pl.DataFrame, cluster: str | None
 ) -> tuple[Clusters, list[str]]:
-    asked = [findings.configuration.get("cluster") for findings in evaluations]
+    columns = [findings.configuration.get("cluster") for findings in evaluations]
     stored: dict[str, pl.DataFrame] = {}
-    for by, findings in zip(asked, evaluations, strict=True):
+    for by, findings in zip(columns, evaluations, strict=True):
         if findings.clusters.height:  # other folders may number clusters differently
             stored.setdefault(by or ARTICLE, findings.clusters)
     named = cluster if cluster != _NONE else None
     if named and named not in stored:
         problem = f"`cluster` is {named}, by which no evaluation clustered its queries"
-        known = " or ".join([*stored, _NONE])
-        raise InputError(
-            problem, f"evaluate with `cluster` {named}, or give {known}", "results.cluster"
-        )
-    by = next(filter(None, [named, *asked]), ARTICLE)
+        remedy = f"evaluate with `cluster` {named}, or give {' or '.join([*stored, _NONE])}"
+        raise InputError(problem, remedy, "results.cluster")
+    by = next(filter(None, [named, *columns]), ARTICLE)
     notes, how = [], f"by `cluster` {by}"
     if by not in stored:
         same_text = pl.col(QUERY).rank("dense").cast(pl.Int64).alias(tables.CLUSTER)
@@ -323,7 +308,7 @@ def _clusters(
         notes.append("an earlier version wrote this: which queries share an article is not known")
     shared = stored[by].join(queries, on=QUERY_ID, how="semi")
     codes = shared[tables.CLUSTER]
-    if not (is_much := shares_much(codes)) and not any([named, *asked]):
+    if not (is_much := shares_much(codes)) and not any([named, *columns]):
         return None, notes
     text = f"{queries.height} queries are in {codes.n_unique()} clusters {how}"
     if cluster != _NONE:
@@ -336,7 +321,7 @@ def _clusters(
 def _differing(evaluations: Mapping[str, Findings]) -> Rows:
     facts = {name: _facts(findings) for name, findings in evaluations.items()}
     rows: Rows = []
-    for setting in dict.fromkeys(one for known in facts.values() for one in known):
+    for setting in dict.fromkeys(name for known in facts.values() for name in known):
         values = {name: known.get(setting) or {"not known"} for name, known in facts.items()}
         if not set.intersection(*values.values()):
             rows.append({"setting": setting} | {name: min(of) for name, of in values.items()})
@@ -348,7 +333,7 @@ def _facts(findings: Findings) -> dict[str, set[str]]:
     audit, reader = summary.get("audit") or {}, summary["reader"] or {}
     facts = {name: [value] for name, value in settings.items() if name not in WITHOUT_EFFECT}
     facts |= {"date": [(audit.get("date") or "")[:19]], "prompt": [reader.get("prompt_sha256")]}
-    facts |= {f"{of} (version)": [one] for of, one in summary.get("versions", {}).items()}
+    facts |= {f"{of} (version)": [number] for of, number in summary.get("versions", {}).items()}
     # Queries and corpus are compared by their files, or as tables, by the passages that runs list.
     by, metric, code = reader.get("executor"), findings.metric, summary.get(METRIC_CODE)
     is_known = by != UNNAMED if by else reader.get("version", "") is not None
@@ -359,7 +344,7 @@ def _facts(findings: Findings) -> dict[str, set[str]]:
     if METRIC_CODE in summary:  # the metric is a function
         facts["metric"] = [code and f"{metric} {code}"]
     for name in SAME[:2]:
-        files = [one["sha256"] for one in audit.get("files", []) if one["role"] == name]
+        files = [file["sha256"] for file in audit.get("files", []) if file["role"] == name]
         known = ",".join(files) if all(files) else None
         facts[name] = [audit.get("tables_sha256", {}).get(name), known]
     return {name: {*map(_words, values)} - {""} for name, values in facts.items()}
