@@ -88,7 +88,7 @@ class Result:
     @property
     def verdict(self) -> str:
         """The run to choose with its certainty, a sentence a line; for a single run, its results."""
-        return "\n".join(overview.said(self.findings))
+        return "\n".join(overview.verdict_of(self.findings))
 
     @property
     def labels(self) -> pl.DataFrame:

@@ -55,10 +55,12 @@ class Cell(NamedTuple):
     def primary_only(self) -> Cell:
         """The cell with each annotator's primary measure alone, and the first annotator's comparisons by it."""
         measure = pl.col(ANNOTATOR).replace_strict(self.primary, default="", return_dtype=pl.String)
-        first = pl.col(ANNOTATOR) == next(iter(self.primary))
-        rivals = self.comparisons.filter(first, pl.col(RUN) == pl.col(tables.RUN_B))
-        kept = [frame.filter(pl.col(MEASURE) == measure) for frame in (self.correlations, rivals)]
-        return self._replace(correlations=kept[0], comparisons=kept[1])
+        is_primary, is_first = (
+            pl.col(MEASURE) == measure,
+            pl.col(ANNOTATOR) == next(iter(self.primary)),
+        )
+        rivals = self.comparisons.filter(is_first, is_primary, pl.col(RUN) == pl.col(tables.RUN_B))
+        return self._replace(correlations=self.correlations.filter(is_primary), comparisons=rivals)
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,11 @@ class DataSetComparison:
 
 def cells_of(data_set: str, findings: Findings) -> Iterator[Cell]:
     """The cells of a data set: a single one, or for a study, one per condition."""
-    for one in findings.conditions or (findings,):
-        reader, augmentation = one.configuration["reader"], one.configuration["augmentation"]
-        primary = {name: one.primary_measures.get(name, "") for name in one.annotators}
-        found = one.correlations, one.table("comparisons")
-        task, n = one.configuration["task"], one.queries
-        yield Cell(data_set, reader, augmentation, task, n, primary, *found)
+    for own in findings.conditions or (findings,):
+        settings = [own.configuration[name] for name in ("reader", "augmentation", "task")]
+        primary = {name: own.primary_measures.get(name, "") for name in own.annotators}
+        figures = own.correlations, own.table("comparisons")
+        yield Cell(data_set, *settings, own.queries, primary, *figures)
 
 
 def together(cells: Sequence[Cell], bootstrap: Bootstrap) -> DataSetComparison:
@@ -119,59 +120,58 @@ def together(cells: Sequence[Cell], bootstrap: Bootstrap) -> DataSetComparison:
     return DataSetComparison(cells, correlations, comparisons.with_columns(corrected), bootstrap)
 
 
-def grid(found: DataSetComparison, name: str = TAU, *, primary: bool = False) -> Grid:
+def grid(data_sets: DataSetComparison, name: str = TAU, *, primary: bool = False) -> Grid:
     """The table in the paper's layout: runs, annotators and measures (or the ``primary`` alone) in rows, data sets in columns."""
-    found = found.primary_only() if primary else found
+    compared = data_sets.primary_only() if primary else data_sets
 
     def text(row: Mapping[str, Any]) -> str:
-        over = "" if row[N] == found.queries[row[DATA_SET]] else f" (n = {row[N]})"
+        over = "" if row[N] == compared.queries[row[DATA_SET]] else f" (n = {row[N]})"
         return layout.interval(row, name) + over if row[N] else ""
 
-    names = [*found.varied, RUN, ANNOTATOR, MEASURE]
-    texts = pl.Series("text", [text(row) for row in found.correlations.iter_rows(named=True)])
-    wide = found.correlations.with_columns(texts).pivot(DATA_SET, index=names, values="text")
+    names = [*compared.varied, RUN, ANNOTATOR, MEASURE]
+    texts = pl.Series("text", [text(row) for row in compared.correlations.iter_rows(named=True)])
+    wide = compared.correlations.with_columns(texts).pivot(DATA_SET, index=names, values="text")
     rows = [[str(cell or "") for cell in row] for row in wide.iter_rows()]
     # A data set without any defined value has no rows, and no column.
-    heads = [f"{one} (n = {found.queries[one]})" for one in wide.columns[len(names) :]]
+    heads = [f"{data} (n = {compared.queries[data]})" for data in wide.columns[len(names) :]]
     shown = [row for row in rows if any(row[len(names) :])]
     kind = layout.KENDALL if name == TAU else layout.SPEARMAN
-    title = f"{kind} with the end-to-end score, by data set{layout.level(found.bootstrap)}"
-    caption = layout.methods_line(found.correlations[tables.METHOD])
+    title = f"{kind} with the end-to-end score, by data set{layout.level(compared.bootstrap)}"
+    caption = layout.methods_line(compared.correlations[tables.METHOD])
     return Grid(name, caption, [*names, *heads], shown, len(names), title)
 
 
-def differences(found: DataSetComparison) -> Grid:
+def differences(data_sets: DataSetComparison) -> Grid:
     """The first annotator's tau less its rivals' tau, by data set and run, corrected in one family."""
-    names, rows = [DATA_SET, *found.varied, RUN, tables.ANNOTATOR_B, MEASURE, N], []
-    for row in found.comparisons.iter_rows(named=True):
+    names, rows = [DATA_SET, *data_sets.varied, RUN, tables.ANNOTATOR_B, MEASURE, N], []
+    for row in data_sets.comparisons.iter_rows(named=True):
         difference = layout.interval(row, TAU, tables.difference_of(TAU), plus="+")
         p = layout.p_value(row[tables.p_holm_of(TAU)])
         rows.append([*(str(row[name]) for name in names), difference, p])
     head = ["data set", *names[1:-3], ANNOTATOR, MEASURE, N]
-    head += [f"difference{layout.level(found.bootstrap)}"]
-    head += [f"p (Holm, {counted(found.tests, 'test[|s]')})"]
-    title = f"{layout.KENDALL} of {next(iter(found.cells[0].primary))}, minus that of:"
-    caption = layout.methods_line(found.comparisons[tables.METHOD])
+    head += [f"difference{layout.level(data_sets.bootstrap)}"]
+    head += [f"p (Holm, {counted(data_sets.tests, 'test[|s]')})"]
+    title = f"{layout.KENDALL} of {next(iter(data_sets.cells[0].primary))}, minus that of:"
+    caption = layout.methods_line(data_sets.comparisons[tables.METHOD])
     return Grid("differences", caption, head, rows, len(names) - 1, title)
 
 
-def missing_cells(found: DataSetComparison) -> list[str]:
+def missing_cells(data_sets: DataSetComparison) -> list[str]:
     """Why cells are empty or undefined, a sentence for each data set, annotator and reason."""
     reasons: dict[tuple[str, str, str], list[str]] = {}
-    keys = found.correlations.select(RUN, ANNOTATOR, MEASURE).unique(maintain_order=True)
+    correlations, names = data_sets.correlations, [RUN, ANNOTATOR, MEASURE]
+    keys = correlations.select(names).unique(maintain_order=True)
     # The same data set has other measures under another cutoff.
-    under_any = set(found.correlations.select(DATA_SET, *keys.columns).iter_rows())
-    for cell in found.cells:
-        there = keys.join(cell.correlations, keys.columns, how="left", maintain_order="left")
+    under_any = set(correlations.select(DATA_SET, *names).iter_rows())
+    for cell in data_sets.cells:
+        there = keys.join(cell.correlations, names, how="left", maintain_order="left")
         for row in there.iter_rows(named=True):
-            known = row[N] is not None
-            if not known and (cell.data_set, *(row[name] for name in keys.columns)) in under_any:
-                continue
-            if known and row[N] and not math.isnan(row[TAU]):
-                continue
-            why = (row[ANNOTATOR], row[tables.NOTE]) if known else _why(cell, row)
-            about = [f"{row[MEASURE]} on {row[RUN]}"] if known else []
-            reasons.setdefault((cell.data_set, *why), []).extend(about)
+            if row[N] is not None:
+                if not row[N] or math.isnan(row[TAU]):
+                    reason = (cell.data_set, row[ANNOTATOR], row[tables.NOTE])
+                    reasons.setdefault(reason, []).append(f"{row[MEASURE]} on {row[RUN]}")
+            elif (cell.data_set, *(row[name] for name in names)) not in under_any:
+                reasons.setdefault((cell.data_set, *_why(cell, row)), [])
     # Conditions of a data set share measures and runs.
     return [
         f"{', '.join(filter(None, [*names, cut('; '.join(dict.fromkeys(about)), 80)]))}: {reason}"
@@ -192,41 +192,40 @@ def _why(cell: Cell, key: Mapping[str, Any]) -> tuple[str, str]:
     return name, f"no meaning for {cell.task}: {reason}" if reason else "not asked for there"
 
 
-def answer(found: DataSetComparison) -> Answer:
+def answer(data_sets: DataSetComparison) -> Answer:
     """In how many data sets and runs the first annotator agrees best, and whether by more than chance."""
-    orders, ahead, sure, alpha = [], 0, 0, 1 - found.bootstrap.confidence
+    orders, ahead, sure, alpha = [], 0, 0, 1 - data_sets.bootstrap.confidence
     keys = [DATA_SET, *_CONDITION, RUN]
-    certain = found.comparisons.filter(
+    certain = data_sets.comparisons.filter(
         pl.col(tables.difference_of(TAU)) > 0, pl.col(tables.p_holm_of(TAU)).fill_nan(1) < alpha
     )
-    first = next(iter(found.cells[0].primary))
-    defined = found.primary_only().correlations.filter(pl.col(TAU).is_not_nan())
+    first = next(iter(data_sets.cells[0].primary))
+    defined = data_sets.primary_only().correlations.filter(pl.col(TAU).is_not_nan())
     for names, rows in defined.sort(TAU, descending=True).group_by(keys, maintain_order=True):
         taus = dict(rows.select(ANNOTATOR, TAU).iter_rows())
         if len(taus) < 2 or first not in taus:
             continue
         row = dict(zip(keys, names, strict=True))
         values = " > ".join(f"{name} {number(tau, 2)}" for name, tau in taus.items())
-        place = " ".join(str(row[name]) for name in (DATA_SET, *found.varied, RUN))
+        place = " ".join(str(row[name]) for name in (DATA_SET, *data_sets.varied, RUN))
         orders.append(f"{place}: {values}.")
         ahead += next(iter(taus)) == first
         sure += certain.filter(**row).height == len(taus) - 1
-    headline = (
-        f"{first} agrees best with the end-to-end score in {ahead} of {counted(len(orders), 'column[|s]')} (data set "
-        f"and run), in {sure} of them above every rival at the {alpha:.0%} level (Holm, "
-        f"{counted(found.tests, 'test[|s]')})."
-    )
-    return Answer(headline, sorted(orders), (), [f"Data sets: {listed(list(found.queries))}"])
+    columns = f"{ahead} of {counted(len(orders), 'column[|s]')} (data set and run)"
+    how = f"at the {alpha:.0%} level (Holm, {counted(data_sets.tests, 'test[|s]')})"
+    agrees = f"{first} agrees best with the end-to-end score in {columns}"
+    headline = f"{agrees}, in {sure} of them above every rival {how}."
+    return Answer(headline, sorted(orders), (), [f"Data sets: {listed(list(data_sets.queries))}"])
 
 
-def notes(found: DataSetComparison) -> list[str]:
+def notes(data_sets: DataSetComparison) -> list[str]:
     """A note if resamples are too few for any difference to be significant."""
-    drawn = pl.col(tables.METHOD) != STUDENTIZED
-    tested = found.comparisons.filter(drawn, pl.col(tables.p_of(TAU)).is_not_nan())
-    least, needed = reachable_p(tested.height, found.bootstrap)
-    if least <= 1 - found.bootstrap.confidence:
+    drawn, bootstrap = pl.col(tables.METHOD) != STUDENTIZED, data_sets.bootstrap
+    tested = data_sets.comparisons.filter(drawn, pl.col(tables.p_of(TAU)).is_not_nan())
+    least, needed = reachable_p(tested.height, bootstrap)
+    if least <= 1 - bootstrap.confidence:
         return []
-    have = f"with {found.bootstrap.resamples} resamples, no p-value of {counted(len(tested), 'test[|s]')}"
+    have = f"with {bootstrap.resamples} resamples, no p-value of {counted(len(tested), 'test[|s]')}"
     return [f"{have} can fall below {least:.2f} after correction; use `resamples` {needed} or more"]
 
 
@@ -237,16 +236,16 @@ def outputs(out: Location) -> Outputs:
     return Outputs(files, [folder.place(BESIDE)])
 
 
-def write_together(found: DataSetComparison, out: Location) -> None:
+def write_together(data_sets: DataSetComparison, out: Location) -> None:
     """Write the tables and ``data_sets.json``; an earlier page is removed with its tables."""
     folder, earlier = folder_at(out), (*_FILES.values(), CONTENT)
     with replaced_together(out, lambda: [*page_files(folder), *earlier], last=CONTENT) as directory:
         for name, file in _FILES.items():
-            write_parquet(getattr(found, name), directory / file)
-        text = json.dumps(found.content(), indent=2, ensure_ascii=False)
+            write_parquet(getattr(data_sets, name), directory / file)
+        text = json.dumps(data_sets.content(), indent=2, ensure_ascii=False)
         write_text(f"{text}\n", directory / CONTENT)
 
 
-def all_grids(found: DataSetComparison) -> list[Grid]:
+def all_grids(data_sets: DataSetComparison) -> list[Grid]:
     """Every table, with all measures."""
-    return [grid(found), grid(found, RHO), differences(found)]
+    return [grid(data_sets), grid(data_sets, RHO), differences(data_sets)]

@@ -28,7 +28,14 @@ from engine.messages.wording import counted
 from engine.ranking.measures import parse_measure
 from engine.ranking.scores import ALL_JUDGMENTS, JUDGED
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
-from engine.report.summary import DIGESTS, STATISTICS, SUMMARY, digests_of, notes_by_code
+from engine.report.summary import (
+    DIGESTS,
+    STATISTICS,
+    SUMMARY,
+    conditions_of,
+    digests_of,
+    notes_by_code,
+)
 from engine.sources.io.digests import json_digest, require_whole
 from engine.sources.io.locations import Location, inside_of, open_binary
 from engine.sources.io.parquet import read_parquet
@@ -50,20 +57,16 @@ _AS_WRITTEN = f"{_AGAIN} (if you changed it, delete `{DIGESTS}` from {SUMMARY})"
 class Findings:
     """Results of an evaluation, in memory or read from its folder; every outlet is rendered from it.
 
-    Attributes:
-        sources: evaluated inputs, cut at the cutoff; None if the page has no passages: the evaluation was
-            done in shards, or passages were switched off.
-        held: tables in memory, by name; if there are any, the folder is not read.
-        conditions: of a study that has just ended: findings under each condition, the main one first.
-        study_notes: the notes on that study as a whole, by code as in ``summary``.
+    ``sources``: the evaluated inputs, cut at the cutoff; None if the page has no passages, since the evaluation was done
+    in shards, or passages were switched off. ``held``: tables in memory, by name; if there are any, no folder is read.
     """
 
     summary: Mapping[str, Any]
     folder: Path
     sources: EvaluationInputs | None
     held: Mapping[str, pl.DataFrame] = field(default_factory=dict)
-    conditions: Sequence[Findings] = ()
-    study_notes: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Sequence[Findings] = ()  # of a study, the main one first
+    study_notes: Mapping[str, Any] = field(default_factory=dict)  # on the study as a whole, by code
 
     @classmethod
     def of(
@@ -79,12 +82,11 @@ class Findings:
         held |= evaluation.further
         held["clusters"] = evaluation.clusters
         sources = None if evaluation.parts else evaluation.inputs
-        found = cls(summary, Path(), sources, held)
+        first = cls(summary, Path(), sources, held)
         if study is None:
-            return found
+            return first
         held |= {name: getattr(study, name) for name in STUDY}
-        all_conditions = [found, *conditions]
-        return cls(summary, Path(), sources, held, all_conditions, notes_by_code(study.notes))
+        return cls(summary, Path(), sources, held, [first, *conditions], notes_by_code(study.notes))
 
     def table(self, name: str, schema: tables.Schema | None = None) -> pl.DataFrame:
         """A table of the evaluation; without rows if there is none of that name in a single file."""
@@ -107,11 +109,10 @@ class Findings:
     def _digests(self) -> dict[str, str]:
         return dict(digests_of(self.summary))
 
-    @cached_property
+    @property
     def configuration(self) -> Mapping[str, Any]:
         """The settings."""
-        found: Mapping[str, Any] = self.summary["configuration"]
-        return found
+        return self.summary["configuration"]
 
     def files(self, remedy: str) -> InputFiles:
         """The evaluated files, limited to the first queries, as evaluated; ``remedy`` if Python passed tables."""
@@ -131,12 +132,12 @@ class Findings:
 
     @cached_property
     def correlations(self) -> pl.DataFrame:
-        """``tables.CORRELATIONS``."""
         return self.table("correlations")
 
     def named(self, measure: str, *annotators: str) -> str:
         """A measure's name in tables: ``nDCG@5 (pool)`` if not all judgments of its annotators count."""
-        beyond = any(ANNOTATORS[one].judges_everything for one in annotators if one in ANNOTATORS)
+        known = (ANNOTATORS[name] for name in annotators if name in ANNOTATORS)
+        beyond = any(annotator.judges_everything for annotator in known)
         if not (measure and beyond) or (parsed := parse_measure(measure)).of_one_list:
             return measure
         whole = self.configuration["relevant"]  # of all annotators, in earlier versions
@@ -148,26 +149,24 @@ class Findings:
 
         Read anew each time: the scores of millions of queries by all measures would take more memory than the rest.
         """
-        wanted = (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
+        rows = (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
         if "query_scores" in self.held:
-            return self.held["query_scores"].filter(wanted).select(RUN, QUERY_ID, VALUE)
+            return self.held["query_scores"].filter(rows).select(RUN, QUERY_ID, VALUE)
         path = self.whole("query_scores")
         try:
-            found = pl.scan_parquet(path).filter(wanted).select(RUN, QUERY_ID, VALUE).collect()
+            scores = pl.scan_parquet(path).filter(rows).select(RUN, QUERY_ID, VALUE).collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             problem = f"cannot be read ({str(error).splitlines()[0]})"
             raise InputError(problem, _AGAIN, "results.unreadable", path=path) from None
-        return _finite(found, path)
+        return _finite(scores, path)
 
     @cached_property
     def downstream(self) -> pl.DataFrame:
-        """``tables.DOWNSTREAM``."""
-        found = self.table("downstream")
-        return found if self.held else _finite(found, self.folder / "downstream.parquet")
+        scores = self.table("downstream")
+        return scores if self.held else _finite(scores, self.folder / "downstream.parquet")
 
     @cached_property
     def traces(self) -> pl.DataFrame:
-        """``tables.TRACES``."""
         return self.table("traces")
 
     @cached_property
@@ -188,18 +187,12 @@ class Findings:
 
     @property
     def confidence(self) -> float:
-        """Confidence level of the intervals."""
         return float(self.configuration["confidence"])
 
     @property
     def bootstrap(self) -> Bootstrap:
-        """The number of resamples, and the confidence of the intervals."""
-        return Bootstrap(
-            resamples=self.configuration["resamples"],
-            confidence=self.confidence,
-            seed=self.configuration["seed"],
-            until=self.configuration.get("until"),
-        )
+        names = "resamples", "confidence", "seed", "until"  # the last is not in earlier versions
+        return Bootstrap(**{name: self.configuration.get(name) for name in names})
 
     @property
     def queries(self) -> int:
@@ -208,12 +201,10 @@ class Findings:
 
     @property
     def notes(self) -> list[str]:
-        """Notes that qualify the figures."""
         return texts_of(self.summary["notes"])
 
     @property
     def is_read_whole(self) -> bool:
-        """Whether the evaluation was to read whole lists."""
         return bool(self.configuration["end_to_end"])
 
     @cached_property
@@ -237,24 +228,24 @@ class Findings:
     @cached_property
     def leads(self) -> dict[str, dict[str, Any]]:
         """Leads of the best run over others, by their names; NaN if unknown."""
-        # Earlier versions have no verdict on one run.
-        leads = (self.summary["verdict"] or {"leads": []})["leads"]
         return {
             lead["over"]: {key: math.nan if value is None else value for key, value in lead.items()}
-            for lead in leads
+            for lead in self.verdict.get("leads", ())
         }
+
+    @property
+    def verdict(self) -> Mapping[str, Any]:
+        """The verdict in the summary; empty in results of earlier versions, for a single run."""
+        return self.summary["verdict"] or {}
 
     @cached_property
     def roles(self) -> dict[Role, ReadingCosts]:
-        """Costs of reads by role, for each role in the summary, the reader's first.
-
-        Only the key of a user's annotator's role is stored.
-        """
-        known = {one.role.key: one.role for one in ANNOTATORS.values() if one.role}
+        """Costs of reads by role, for each role in the summary, the reader's first."""
+        known = {named.role.key: named.role for named in ANNOTATORS.values() if named.role}
         roles = {READER: costs_of(self.summary["reading"])}
         for key, value in self.summary.items():
             if isinstance(value, dict) and {"fingerprint", "reading"} <= value.keys():
-                name = key.replace("_", " ")
+                name = key.replace("_", " ")  # of a user's annotator's role, only the key is stored
                 roles[known.get(key, Role(name, name, key))] = costs_of(value["reading"])
         return roles
 
@@ -262,44 +253,43 @@ class Findings:
     def annotators(self) -> list[str]:
         """The annotators in the order of the request; annotators without a mean come last."""
         names = [*self.configuration["annotators"], *self.configuration["own_annotators"]]
-        asked = list(dict.fromkeys(row[ANNOTATOR] for row in self.summary["means"]))
-        return sorted(names, key=lambda name: asked.index(name) if name in asked else len(asked))
+        order = list(dict.fromkeys(row[ANNOTATOR] for row in self.summary["means"]))
+        return sorted(names, key=[*order, *names].index)
 
     @cached_property
     def runs(self) -> list[str]:
         """The runs: from the best one down if they can be ranked; else by name."""
         names = sorted({row[RUN] for row in (*self.summary["means"], *self.summary["end_to_end"])})
-        verdict = self.summary["verdict"]
-        means = {run: row[VALUE] for run, row in self.wholes.items()}
-        means |= verdict["means"] if verdict else {}
+        judged, best = self.verdict.get("means", {}), self.verdict.get("best")
+        means = {run: row[VALUE] for run, row in self.wholes.items()} | judged
         known = {run: mean for run, mean in means.items() if mean is not None}
-        best = verdict and verdict["best"]
-        if verdict and self.configuration.get("until"):  # means may be of other queries each
-            known = {run: -place for place, run in enumerate(verdict["means"])}
+        if self.verdict and self.configuration.get("until"):  # means may be of other queries each
+            known = {run: -place for place, run in enumerate(judged)}
         return sorted(names, key=lambda name: (-known.get(name, -math.inf), name != best))
 
     @property
     def best_run(self) -> str | None:
         """The run to choose, else the first one; None without runs. The page shows the agreement on this run."""
-        verdict = self.summary["verdict"]
-        if verdict and verdict["best"]:
-            return str(verdict["best"])
-        return next(iter(self.runs), None)
+        return self.verdict.get("best") or next(iter(self.runs), None)
 
     @cached_property
     def primary_measures(self) -> dict[str, str]:
         """The primary measure per annotator, for comparisons (``table.primary_measures``)."""
         # Taken from the means: summaries of earlier versions name no primary measures.
-        found = primary_measures((row[ANNOTATOR], row[MEASURE]) for row in self.summary["means"])
-        return {name: found[name] for name in self.annotators if name in found}
+        primary = primary_measures((row[ANNOTATOR], row[MEASURE]) for row in self.summary["means"])
+        return {name: primary[name] for name in self.annotators if name in primary}
+
+    @property
+    def first_measure(self) -> tuple[str, str]:
+        """The first annotator that has a primary measure, and this measure; empty texts without one."""
+        return next(iter(self.primary_measures.items()), ("", ""))
 
     def end_to_end(self, run: str) -> Interval | None:
         """The mean end-to-end score of a run; None without end-to-end reads."""
         row = self.wholes.get(run, {})
         if low_of(VALUE) in row:  # of sampled lists
-            low, high = row[low_of(VALUE)], row[high_of(VALUE)]
-            if low is None:
-                low = high = math.nan
+            ends = (row[low_of(VALUE)], row[high_of(VALUE)])
+            low, high = (math.nan, math.nan) if ends[0] is None else ends
             return Interval(row[VALUE], low, high, row[N])
         return self.interval(self.downstream.filter(pl.col(RUN) == run))
 
@@ -352,20 +342,20 @@ def _filled(kind: type[Costs], values: Mapping[str, Any]) -> Costs:
 def costs_of(values: Mapping[str, Any]) -> ReadingCosts:
     """Costs of reads, from ``summary.json``."""
     kinds = (values.get("kinds") or {}).items()
-    filled = {name: _filled(KindCosts, one) for name, one in kinds}
+    filled = {name: _filled(KindCosts, costs) for name, costs in kinds}
     return _filled(ReadingCosts, {**values, "kinds": filled})
 
 
-def costs_together(of_several: Iterable[ReadingCosts]) -> ReadingCosts:
+def costs_together(several: Iterable[ReadingCosts]) -> ReadingCosts:
     """Sum the costs of reads of several roles or conditions, in the figures that ``calls_line`` shows."""
-    several = list(of_several)
-    workers = [peak for one in several for peak in one.workers.values()]
+    each = list(several)
     counts = ("wanted", "reused", "done", "failed", "retried_requests")
+    peaks = [peak for costs in each for peak in costs.workers.values()]
     return ReadingCosts(
-        **{name: sum(getattr(one, name) for one in several) for name in counts},
-        seconds=sum(one.seconds for one in several if one.done),
-        workers={"": max(workers)} if workers else {},
-        kinds=merge_kinds(one.kinds for one in several),
+        **{name: sum(getattr(costs, name) for costs in each) for name in counts},
+        seconds=sum(costs.seconds for costs in each if costs.done),
+        workers={"": max(peaks)} if peaks else {},
+        kinds=merge_kinds(costs.kinds for costs in each),
     )
 
 
@@ -415,17 +405,12 @@ def read_findings(folder: Path, sources: EvaluationInputs | None) -> Findings:
     Raises:
         InputError: the folder holds none, or an earlier version's that the page cannot show.
     """
-    found = _read_alone(folder, sources)
-    places = [folder / one["directory"] for one in conditions_of(found.summary)]
+    main = _read_alone(folder, sources)
+    places = [folder / condition["directory"] for condition in conditions_of(main.summary)]
     if not all((place / SUMMARY).is_file() for place in places):
-        return found
-    conditions = [found if one == folder else _read_alone(one, None) for one in places]
-    return replace(found, conditions=conditions)
-
-
-def conditions_of(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Conditions of a study, each with its folder of results; empty for a single evaluation."""
-    return (summary.get("study") or {"conditions": ()})["conditions"]
+        return main
+    conditions = [main if place == folder else _read_alone(place, None) for place in places]
+    return replace(main, conditions=conditions)
 
 
 def _read_alone(folder: Path, sources: EvaluationInputs | None) -> Findings:

@@ -72,12 +72,13 @@ def leaderboard(findings: Findings, most: int | None = None) -> Grid:
     rows = []
     for run in listed:
         if most is None:
-            row = [run, *([mean_cell(findings.end_to_end(run))] if findings.wholes else [])]
-            row += [mean_cell(findings.mean(run, *of_annotator)) for of_annotator in measures]
+            whole = mean_cell(findings.end_to_end(run)) if findings.wholes else ""
+            means = [mean_cell(findings.mean(run, *measure)) for measure in measures]
         else:
-            row = [run, *([_mean(findings.wholes.get(run))] if findings.wholes else [])]
-            row += [_mean(findings.means.get((run, *of_annotator))) for of_annotator in measures]
-        row[2:2] = [_less(leads.get(run))] if leads else []
+            whole = _mean(findings.wholes.get(run))
+            means = [_mean(findings.means.get((run, *measure))) for measure in measures]
+        row = [run, *([whole] if findings.wholes else []), *means]
+        row[2:2] = [_behind(leads.get(run))] if leads else []
         rows.append(row + ([str(numbers.get(run, 0))] if partial else []))
     rest = len(findings.runs) - len(listed)
     return Grid("runs", "", head, rows + _more(rest, "run[|s]", head))
@@ -102,7 +103,7 @@ def _mean(row: Mapping[str, Any] | None) -> str:
     return "" if row is None else number(row[VALUE])
 
 
-def _less(lead: Mapping[str, float] | None) -> str:
+def _behind(lead: Mapping[str, float] | None) -> str:
     if lead is None:
         return ""
     return with_interval(-lead["difference"], -lead["high"], -lead["low"], plus="+")
@@ -132,10 +133,8 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
         rows.append(row + ([str(cell[N]) if cell else ""] if partial else []))
     rows += _more(len(findings.annotators) - len(names), "annotator[|s]", head)
     caption = layout.methods_line(cells[name][tables.METHOD] for name in names if name in cells)
-    several = len(findings.runs) > 1
-    title = (
-        f"Correlation with the end-to-end score{f', run {findings.best_run}' if several else ''}"
-    )
+    run = f", run {findings.best_run}" * (len(findings.runs) > 1)
+    title = f"Correlation with the end-to-end score{run}"
     return Grid("agreement", caption, head, rows, title=title)
 
 
@@ -152,7 +151,7 @@ def labelling(findings: Findings) -> tuple[str, str] | None:
 
 def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -> Grid:
     """Cost of the reads by role and kind, a row each, and its ratio to the cost of eRAG's reads of single passages."""
-    base, base_role = labelling(findings) or ("", None)
+    base, base_role = labelling(findings) or ("", "")
     if roles is None:
         roles = {role.name: costs for role, costs in findings.roles.items()}
     kinds = {
@@ -161,23 +160,23 @@ def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -
         for kind in (SINGLE, WHOLE)
         if kind in costs.kinds
     }
-    of_base = kinds.get((base_role, SINGLE)) if base_role else None
-    padded = any(one.padded_tokens > one.computed_tokens for one in kinds.values())
-    split = any(one.split_seconds for one in kinds.values())
-    ratios = [_ratio(one, of_base) if of_base else "" for one in kinds.values()]
+    single, each = kinds.get((base_role, SINGLE)), kinds.values()
+    padded = any(costs.padded_tokens > costs.computed_tokens for costs in each)
+    split = any(costs.split_seconds for costs in each)
+    ratios = [_ratio(costs, single) if single else "" for costs in each]
     compared = any(ratios)
     # Functions and some servers report no tokens.
-    counted_tokens = any(one.prompt_tokens or not one.done for one in kinds.values())
+    counted_tokens = any(costs.prompt_tokens or not costs.done for costs in each)
     head = ["LLM calls", "new", "cached"]
     if counted_tokens:
         head += ["prompt tokens", "shared prefix", *(["padding"] * padded), "generated"]
     head += ["LLM seconds", "wall seconds"]
     head += [f"LLM time vs. {base}"] if compared else []
     rows = []
-    for ((role, kind), one), ratio in zip(kinds.items(), ratios, strict=True):
-        named = base if role == base_role else role
-        name = _WHOLE_NAME if (role, kind) == (READER.name, WHOLE) else f"{named}: {_NAMES[kind]}"
-        values = _values(one, padded=padded)
+    for ((role, kind), of_kind), ratio in zip(kinds.items(), ratios, strict=True):
+        title = base if role == base_role else role
+        name = _WHOLE_NAME if (role, kind) == (READER.name, WHOLE) else f"{title}: {_NAMES[kind]}"
+        values = _values(of_kind, padded=padded)
         values = values if counted_tokens else [*values[:2], *values[-2:]]
         rows.append([name, *values, *([ratio] if compared else [])])
     how = f" (~: split by {'tokens' if counted_tokens else 'calls'})"
@@ -219,33 +218,29 @@ def compared_costs(
 
 def advice(findings: Findings) -> list[str]:
     """Facts about the best run that users of the labels must know, a line each; empty if labels miss few lists."""
-    rows, said = _of_run(findings, findings.best_run), []
+    figures, facts = _unseen_figures(findings, findings.best_run), []
     for figure, words in _EVENTS.items():
-        row = rows.get(figure)
+        row = figures.get(figure)
         if row and (row[VALUE] if math.isnan(row[LOW]) else row[LOW]) > _MATTERS:
-            said.append(f"{round(row[VALUE] * row[N])} of {row[N]} {words} (share {_share(row)})")
+            facts.append(f"{round(row[VALUE] * row[N])} of {row[N]} {words} (share {_share(row)})")
     where, decides = _where(findings)
-    return [*said, f"{where}; {_ORDER}"] if decides else said
+    return [*facts, f"{where}; {_ORDER}"] if decides else facts
 
 
 def unseen(findings: Findings) -> Grid:
     """For every run: the number of lists that single labels miss, and the bound for any function of the labels."""
-    of_runs = {run: of for run in findings.runs if (of := _of_run(findings, run))}
-    shown = {
-        name: head for name, head in _HEADS.items() if any(name in one for one in of_runs.values())
-    }
+    by_run = {run: known for run in findings.runs if (known := _unseen_figures(findings, run))}
+    shown = [name for name in _HEADS if any(name in figures for figures in by_run.values())]
     rows, notes = [], [_BEST_TAU]
-    for run, of_run in of_runs.items():
-        row = of_run.get(single_labels.CEILING)
-        known = row is not None and not math.isnan(row[VALUE])
-        why = row[tables.NOTE] if row else "undefined without erag labels"
-        notes += [] if known else [f"{run}: {why}."]
-        shares = [_share(of_run[name]) if name in of_run else "" for name in shown]
-        best = number(row[VALUE], 2) if row and known else "undefined"
-        n = next(iter(of_run.values()))[N]
-        rows.append([run, *shares, best, str(n)])
+    for run, figures in by_run.items():
+        row = figures.get(single_labels.CEILING)
+        best = number(row[VALUE], 2) if row and not math.isnan(row[VALUE]) else "undefined"
+        if best == "undefined":
+            notes.append(f"{run}: {row[tables.NOTE] if row else 'undefined without erag labels'}.")
+        shares = [_share(figures[name]) if name in figures else "" for name in shown]
+        rows.append([run, *shares, best, str(next(iter(figures.values()))[N])])
     level = layout.level(findings.bootstrap.of_fixed_n)
-    heads = [f"{head}{level}" for head in shown.values()]
+    heads = [f"{_HEADS[name]}{level}" for name in shown]
     head = ["run", *heads, "upper bound of \N{GREEK SMALL LETTER TAU}", "n"]
     return Grid("unseen", " ".join(notes), head, rows, title="What labels of single passages miss")
 
@@ -258,8 +253,7 @@ def by_place(findings: Findings) -> Grid:
         rows.append([str(row[PLACE]), number(row[tables.LABEL], 3), rho, str(row[N])])
     where, _ = _where(findings)
     if where:
-        reverse = f"{_ORDER.capitalize()}."
-        where = f"{where}. {_APART if _prompt(findings)['fused'] else reverse}"
+        where += f". {_APART if _prompt(findings)['fused'] else f'{_ORDER.capitalize()}.'}"
     methods = layout.methods_line(row[tables.METHOD] for row in places).capitalize()
     caption = f"{where} {methods}{'.' * bool(methods)}".strip()
     level = layout.level(findings.bootstrap.of_fixed_n)
@@ -268,7 +262,7 @@ def by_place(findings: Findings) -> Grid:
     return Grid("places", caption, head, rows, title=title)
 
 
-def _of_run(findings: Findings, run: str | None) -> dict[str, _Row]:
+def _unseen_figures(findings: Findings, run: str | None) -> dict[str, _Row]:
     rows = findings.table("unseen").iter_rows(named=True)
     return {row[tables.FIGURE]: row for row in rows if row[tables.RUN] == run}
 
@@ -293,9 +287,8 @@ def _where(findings: Findings) -> tuple[str, bool]:
     if len(ranked) < 2:
         return "", False
     best, second = ranked[:2]
-    ends = {1: "first", places[-1][PLACE]: "last"}
-    if prompt.get("best_last"):
-        ends = {1: "last", places[-1][PLACE]: "first"}
+    first, last = ("last", "first") if prompt.get("best_last") else ("first", "last")
+    ends = {1: first, places[-1][PLACE]: last}
     end = "" if prompt["fused"] else ends.get(best[PLACE], "")
     rhos = f"rho {number(best[RHO], 2)}; next, passage {second[PLACE]}: {number(second[RHO], 2)}"
     named = f"passage {best[PLACE]}{f' ({end} in the prompt)' if end else ''}"

@@ -11,6 +11,7 @@ from engine.labels.registry import input_tables
 from engine.messages.wording import counted
 from engine.ranking.scores import JUDGED
 from engine.reading.models.weights import BUNDLED, BUNDLED_FID
+from engine.report.summary import conditions_of
 from engine.tables import RUN
 
 _BUNDLED = {
@@ -50,8 +51,7 @@ def _demonstration(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _readers(summary: Mapping[str, Any]) -> list[str]:
-    conditions = (summary.get("study") or {"conditions": []})["conditions"]
-    names = [one["reader"] for one in conditions]
+    names = (condition["reader"] for condition in conditions_of(summary))
     return list(dict.fromkeys([summary[READER.key]["name"], *names]))
 
 
@@ -71,14 +71,12 @@ def _how(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"prompt template {_cut(_file(reader['prompt']))}"
     if reader is not None or summary["end_to_end"]:
         yield f"metric {_cut(settings['metric'])}"
-    conditions = (summary.get("study") or {"conditions": [settings]})["conditions"]
-    cutoffs = ", ".join(map(str, sorted({one["k"] for one in conditions})))
+    conditions = conditions_of(summary) or [settings]
+    k = ", ".join(map(str, sorted({condition["k"] for condition in conditions})))
     whole, is_recorded = settings["end_to_end_k"], settings.get("end_to_end") == "recorded"
-    yield f"k = {cutoffs}" + (
-        f": labels are made for {settings['k']} passages, the end-to-end answer is read from the first {whole}"
-        if summary["end_to_end"] and whole != settings["k"] and not is_recorded
-        else ""
-    )
+    if summary["end_to_end"] and whole != settings["k"] and not is_recorded:
+        k += f": labels are made for {settings['k']} passages, the end-to-end answer is read from the first {whole}"
+    yield f"k = {k}"
 
 
 def _described(reader: Mapping[str, Any]) -> str:
@@ -101,23 +99,20 @@ def _known(name: str) -> str:
 
 def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     settings, counts = summary["configuration"], summary["counts"]
-    passages = counts.get("passages")
-    yield f"Data: {_of_file(counted(counts['queries'], '[query|queries]'), settings.get('queries'))}"
-    if passages is not None:
-        corpus = settings.get("corpus")
-        of_all = counts.get("corpus_passages", 0)  # which earlier versions did not count
-        if isinstance(corpus, list):
-            yield counted(passages, f"listed passage[|s] of {len({*corpus})} corpora")
-        else:
-            given = _of_file(counted(max(of_all, passages), "passage[|s]"), corpus)
-            listed = f", {passages} of them in the runs' lists" if of_all > passages else ""
-            yield f"{given}{listed}"
+    passages, corpus = counts.get("passages"), settings.get("corpus")
+    yield "Data: " + _from(counted(counts["queries"], "[query|queries]"), settings.get("queries"))
+    if passages is not None and isinstance(corpus, list):
+        yield counted(passages, f"listed passage[|s] of {len({*corpus})} corpora")
+    elif passages is not None:
+        total = counts.get("corpus_passages", 0)  # which earlier versions did not count
+        listed = f", {passages} of them in the runs' lists" if total > passages else ""
+        yield _from(counted(max(total, passages), "passage[|s]"), corpus) + listed
     names = _runs(summary)
     files = [_cut(_file(path)) for path in settings.get("runs") or ()]
     # Files named like their runs would add nothing.
     more = [file for file in files if file.partition(".")[0] not in names]
-    told = ["run" if len(names) == 1 else "runs", *([names_of_runs(summary)] if names else [])]
-    yield " ".join([*told, *([f"({_some(more)})"] if more else [])])
+    runs = ["run" if len(names) == 1 else "runs", names_of_runs(summary), f"({_some(more)})"]
+    yield " ".join(filter(None, runs if more else runs[:2]))
     for name in (*input_tables(), "answers"):
         if settings.get(name):
             yield f"{name} {_cut(_file(settings[name]))}"
@@ -133,7 +128,7 @@ def _runs(summary: Mapping[str, Any]) -> list[str]:
     return sorted({row[RUN] for row in (*summary["means"], *summary["end_to_end"])})
 
 
-def _of_file(text: str, path: str | None) -> str:
+def _from(text: str, path: str | None) -> str:
     return f"{text} ({_cut(_file(path))})" if path else text
 
 

@@ -106,16 +106,15 @@ def progress_of(out: Location) -> tuple[list[str], bool]:
     Raises:
         InputError: the folder has no heartbeat, or it cannot be read.
     """
-    record, silence = _read(out), 0.0
-    if is_running := record["state"] == _RUNNING:
-        age = (datetime.now(UTC) - datetime.fromisoformat(record["at"])).total_seconds()
-        if abs(age) > _MISSING * (every := record["every"]):
-            time.sleep(2 * every)
-            silence = max(age, 2 * every) if _read(out) == record else 0.0
-    lines = list(_lines(record))
-    if silence:
-        lines.append(f"no heartbeat for {silence:.0f} s; its process or machine is gone: {_GO_ON}")
-    return lines, record["state"] == _DONE or (is_running and not silence)
+    record = _read(out)
+    lines, is_running = list(_lines(record)), record["state"] == _RUNNING
+    age = (datetime.now(UTC) - datetime.fromisoformat(record["at"])).total_seconds()
+    if is_running and abs(age) > _MISSING * record["every"]:
+        time.sleep(wait := 2 * record["every"])
+        if _read(out) == record:
+            gone = f"no heartbeat for {max(age, wait):.0f} s; its process or machine is gone"
+            return [*lines, f"{gone}: {_GO_ON}"], False
+    return lines, is_running or record["state"] == _DONE
 
 
 def _read(out: Location) -> dict[str, Any]:
@@ -131,9 +130,9 @@ def _read(out: Location) -> dict[str, Any]:
 def _lines(record: dict[str, Any]) -> Iterator[str]:
     has_left = record["state"] == _RUNNING and record["seconds_left"]
     left = f", {record['seconds_left']:.0f} s left" if has_left else ""
-    done, expected = record["calls_done"], record["calls_expected"]
-    share = f" ({done / expected:.0%})" if expected else ""
-    yield f"{record['state']}: {done:,} of {expected:,} LLM calls{share}{left}"
+    calls, expected = record["calls_done"], record["calls_expected"]
+    share = f" ({calls / expected:.0%})" if expected else ""
+    yield f"{record['state']}: {calls:,} of {expected:,} LLM calls{share}{left}"
     if record["state"] == _INTERRUPTED:
         yield _GO_ON
     for role, counts in record["roles"].items():
@@ -143,7 +142,7 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
     yield f"actors: {record['actors_alive']} alive, {record['actors_lost']} lost; {units}"
     actors = sum(map(Counter, record["actors"].values()), Counter[str]())
     if seconds := actors["actor_seconds"]:
-        calls, tokens = (actors[f"actor_{one}"] / seconds for one in ("calls", "tokens"))
+        calls, tokens = (actors[f"actor_{name}"] / seconds for name in ("calls", "tokens"))
         yield f"an actor: {calls:,.1f} calls and {tokens:,.1f} tokens in a second of reading"
     if record["cost"] is not None:
         yield f"cost so far: {record['cost']:.4g}"

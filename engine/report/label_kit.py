@@ -22,6 +22,7 @@ _REASONS = (
     "failed_reads", "ignored_queries", "queries_without_judgments", "queries_without_preferences",
     "queries_without_provenance", "queries_without_results", "skipped_queries", "unanswerable_queries",
 )  # fmt: skip
+_IDENTITY = ("weights_sha256", "parameters", "dtype", "engine", "executor", "version")
 _CARD = """\
 ---
 configs:
@@ -56,8 +57,7 @@ def sections(
     """
     settings, counts, audit = content["configuration"], content["counts"], content["audit"]
     libraries = [f"{name} {version}" for name, version in content["versions"].items() if version]
-    roles = dict.fromkeys([READER, *(one.role for one in ANNOTATORS.values() if one.role)])
-    settings_kept = ("k", "relevant", "augmentation", "task")
+    roles = dict.fromkeys([READER, *(named.role for named in ANNOTATORS.values() if named.role)])
     return {
         "platform": {"software": {"libraries": {"python": libraries}}},
         "research goal": {"evaluation": {"reported measures": settings["measures"]}},
@@ -66,8 +66,10 @@ def sections(
             "automatic": True,
             "score ties": "by document id, descending, as in trec_eval",
             "metric": _without_folder(settings["metric"]),
-            **{name: settings[name] for name in settings_kept},
-            "readers": {one.key: _reader(content[one.key]) for one in roles if content[one.key]},
+            **{name: settings[name] for name in ("k", "relevant", "augmentation", "task")},
+            "readers": {
+                role.key: _reader(content[role.key]) for role in roles if content[role.key]
+            },
         },
         "data": {
             "test collection": {
@@ -75,7 +77,7 @@ def sections(
                 "sha256": audit["tables_sha256"],
             },
             "queries without scores": without_scores(queries, scored),
-            "reasons": [one["text"] for code in _REASONS for one in content["notes"].get(code, ())],
+            "reasons": [n["text"] for code in _REASONS for n in content["notes"].get(code, ())],
         },
     }
 
@@ -84,7 +86,7 @@ def texts(metadata: Mapping[str, Any], files: Mapping[str, Mapping[str, str]]) -
     """Texts of an exported folder, by file name: the metadata with the folder's files, and the card."""
     whole = {**metadata, "data": {**metadata["data"], "files": files}}
     annotators, runs = (
-        ", ".join(dict.fromkeys(one[key] for one in files.values() if key in one)) or "none"
+        ", ".join(dict.fromkeys(file[key] for file in files.values() if key in file)) or "none"
         for key in (ANNOTATOR, RUN)
     )
     return {
@@ -96,21 +98,13 @@ def texts(metadata: Mapping[str, Any], files: Mapping[str, Mapping[str, str]]) -
 def _reader(described: Mapping[str, Any]) -> dict[str, Any]:
     """Identity, prompt and decoding of a reader, as the summary describes it."""
     parts, api = described[PROMPT_PARTS], described.get("api") or {}
-    identity = (
-        "weights_sha256",
-        "parameters",
-        "dtype",
-        "engine",
-        "executor",
-        "version",
-        "fingerprint",
-    )
     decoding = {name: described[name] for name in ("choices", "max_new_tokens", "max_input_tokens")}
     if described.get("reproducible", True) and not described["executor"]:
         decoding["greedy"] = True  # only its author knows how a function or a program decodes
     return {
         "name": _without_folder(described["name"]),
-        **{name: described[name] for name in identity if described.get(name) is not None},
+        **{name: described[name] for name in _IDENTITY if described.get(name) is not None},
+        "fingerprint": described["fingerprint"],
         **{name: api[name] for name in ("model", "endpoint", "server_fingerprint", "sent") if api},
         "decoding": decoding,
         "prompt": {
@@ -124,7 +118,7 @@ def _reader(described: Mapping[str, Any]) -> dict[str, Any]:
 
 def _template(text: Mapping[str, Any]) -> str:
     """A text with its fields in braces, as in a file of a prompt."""
-    literals = [one.replace("{", "{{").replace("}", "}}") for one in text["literals"]]
+    literals = [part.replace("{", "{{").replace("}", "}}") for part in text["literals"]]
     fields = [f"{{{name}}}" for name in text["fields"]]
     return "".join(map("".join, zip(literals, [*fields, ""], strict=True)))
 

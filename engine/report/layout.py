@@ -21,7 +21,6 @@ from engine.tables import METHOD, high_of, low_of
 # Headings of the correlations, and of tau as a share of the highest tau that the scores allow.
 KENDALL, SPEARMAN = "Kendall's \N{GREEK SMALL LETTER TAU}", "Spearman's \N{GREEK SMALL LETTER RHO}"
 SHARE = "share of max \N{GREEK SMALL LETTER TAU}"
-_MIB = 2**20
 _SIGN = re.compile(r"(?<![^ \[])-(?=\d)")
 # First words of the engine's lines; other lines may begin with a name.
 _WORDS = re.compile("(an?|the|no|not|more|that|with|labels|lists|scores|worse|undecided)\\b[ :]")
@@ -39,37 +38,27 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer in words: headline, reasons and warnings as sentences, named facts, and lines on the measurements.
-
-    ``decision`` is a sentence on the cost of a choice; empty if unknown.
-    """
+    """The answer in words: headline, reasons and warnings are sentences."""
 
     headline: str
     reasons: Sequence[str]
-    facts: Sequence[tuple[str, str]]
-    about: Sequence[str] = ()
+    facts: Sequence[tuple[str, str]]  # with their names
+    about: Sequence[str] = ()  # lines on the measurements
     warnings: Sequence[str] = ()
-    decision: str = ""
+    decision: str = ""  # a sentence on the cost of a choice; empty if unknown
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table for people: every cell a text. The first ``names`` columns are names, the others figures.
+    """A table for people: every cell a text. The first ``names`` columns are names, the others figures."""
 
-    Attributes:
-        name: of its files.
-        caption: subject of the figures, and the method of their intervals.
-        title: heading, if there are several tables.
-        links: addresses that a page opens, by the text of a row's first cell.
-    """
-
-    name: str
-    caption: str
+    name: str  # of its files
+    caption: str  # subject of the figures, and the method of their intervals
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     names: int = 1
-    title: str = ""
-    links: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""  # heading, if there are several tables
+    links: Mapping[str, str] = field(default_factory=dict)  # by the text of a row's first cell
 
 
 def terminal_table(grid: Grid, *, short: bool = False) -> Table:
@@ -100,8 +89,7 @@ def terminal_table(grid: Grid, *, short: bool = False) -> Table:
         names = row[: grid.names]
         if before and names[:-1] != before[:-1]:
             result.add_section()
-        changed = [not before or names[: i + 1] != before[: i + 1] for i in range(len(names))]
-        shown = [name if new else "" for name, new in zip(names, changed, strict=True)]
+        shown = [n if names[:i] != before[:i] else "" for i, n in enumerate(names, start=1)]
         before = names
         result.add_row(*map(Text, [*shown, *row[grid.names :]]))
     return result
@@ -133,21 +121,15 @@ def level(bootstrap: Bootstrap) -> str:
 
 def adjusted(pairs: int, bootstrap: Bootstrap) -> str:
     """Adjustment of intervals and p-values of differences between runs; empty for one pair."""
+    confidence, by_pairs = f"{bootstrap.confidence * 100:g}%", f"adjusted for {pairs} pairs of runs"
     if bootstrap.until:
-        of_pairs = f", adjusted for {counted(pairs, 'pair[|s]')} of runs" if pairs > 1 else ""
-        return f"{bootstrap.confidence * 100:g}% confidence sequences, valid whenever reading stops{of_pairs}"
-    if pairs < 2 or not bootstrap.resamples:
-        return ""
-    return f"{bootstrap.confidence * 100:g}% intervals and p adjusted for {counted(pairs, 'pair[|s]')} of runs"
+        sequences = f"{confidence} confidence sequences, valid whenever reading stops"
+        return sequences + f", {by_pairs}" * (pairs > 1)
+    return f"{confidence} intervals and p {by_pairs}" * (pairs > 1 and bootstrap.resamples > 0)
 
 
 def interval(row: Mapping[str, Any] | None, name: str, value: str = "", *, plus: str = "") -> str:
-    """A figure with its interval, and the letter of the method that made it.
-
-    Args:
-        name: of the figure's bounds, without ``_low`` and ``_high``.
-        value: the figure's own name, if it is another.
-    """
+    """A figure ``value`` with its interval, whose bounds have the ``name``, and the letter of the method that made it."""
     if row is None or math.isnan(figure := row[value or name]):
         return "undefined"
     low = row[low_of(name)]
@@ -168,7 +150,7 @@ def calls_line(costs: ReadingCosts) -> str:
     # No speed, since that of progress leaves the start out.
     took = f" in {costs.seconds:,.1f} s (start of the reader included)"
     highest = max(costs.workers.values(), default=0)  # 0 if a server reads
-    peak = f", peak memory {highest / _MIB:.0f} MiB per process" if highest else ""
+    peak = f", peak memory {highest / 2**20:.0f} MiB per process" if highest else ""
     failed = f", {costs.failed} failed" if costs.failed else ""
     if costs.retried_requests:
         failed += f", {counted(costs.retried_requests, 'request[|s]')} repeated"

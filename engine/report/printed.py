@@ -85,7 +85,7 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
         )
     below += [*traces.lines(findings), *_costs(findings), *prices(findings), *_notes(findings)]
     below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")
-    above = [*head, *verdict.said(findings.summary)]
+    above = [*head, *verdict.sentences_of(findings.summary)]
     if not findings.runs or (findings.wholes and len(findings.runs) == 1):
         return [*above, *below]
     # A head, and a line for omitted runs.
@@ -99,28 +99,25 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     return [*above, *([""] if above else []), board, *below]
 
 
-def _undefined(findings: Findings) -> list[str]:
-    of_all = findings.correlations.filter(pl.col(N) > 0)
-    cells = of_all.filter(pl.col(TAU).is_nan(), pl.col(NOTE) != "")
-    if cells.is_empty():
-        return []
-    ((reason, of_it),) = Counter(cells[NOTE]).most_common(1)
-    others = cells.height - of_it
-    several = f"of {of_all.height} correlations (annotators × measures × runs) [is|are]"
-    total = counted(cells.height, several)
-    if not others:
-        return [f"{total} {reason}"]
-    why = reason.removeprefix("undefined: ")
-    return [f"{total} undefined: {of_it} ({why}), {others} for other reasons; `full` names them"]
+def _undefined(findings: Findings) -> Iterator[str]:
+    correlations = findings.correlations.filter(pl.col(N) > 0)
+    cells = correlations.filter(pl.col(TAU).is_nan(), pl.col(NOTE) != "")
+    for reason, most in Counter(cells[NOTE]).most_common(1):
+        several = f"of {correlations.height} correlations (annotators × measures × runs) [is|are]"
+        total, others = counted(cells.height, several), cells.height - most
+        why = (
+            f"undefined: {most} ({reason.removeprefix('undefined: ')}), {others} for other reasons"
+        )
+        yield f"{total} {why}; `full` names them" if others else f"{total} {reason}"
 
 
 def _costs(findings: Findings) -> list[Table | str]:
-    found = [(role.name, costs) for role, costs in findings.roles.items()]
+    each = [(role.name, costs) for role, costs in findings.roles.items()]
     if findings.conditions:
-        found = [(one["role"], costs_of(one)) for one in findings.summary["study"]["costs"]]
+        each = [(row["role"], costs_of(row)) for row in findings.summary["study"]["costs"]]
     roles = {
-        name: costs_together(costs for role, costs in found if role == name)
-        for name in dict.fromkeys(name for name, costs in found if costs.wanted)
+        name: costs_together(costs for role, costs in each if role == name)
+        for name in dict.fromkeys(name for name, costs in each if costs.wanted)
     }
     if not roles:
         return []
@@ -140,12 +137,12 @@ def _notes(findings: Findings) -> list[str]:
 
 def full_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     """Parts to print, in order: the subject of the evaluation, all tables, all lines."""
-    shown, said = full_tables(findings), [*traces.lines(findings), *full_lines(findings)]
+    shown, lines = full_tables(findings), [*traces.lines(findings), *full_lines(findings)]
     if findings.conditions:
         shown += map(terminal_table, study_report.study_grids(findings))
-        said += study_report.study_lines(findings)
+        lines += study_report.study_lines(findings)
     above = [*header.lines(findings.summary), ""]
-    return [*above, *shown, *said, f"results -> {out}; {where_to_look(out)}"]
+    return [*above, *shown, *lines, f"results -> {out}; {where_to_look(out)}"]
 
 
 def full_tables(findings: Findings) -> list[Table]:
@@ -165,14 +162,14 @@ def full_grids(findings: Findings) -> list[Grid]:
         pl.col(RUN) == pl.col(RUN_B), pl.col(ANNOTATOR) == findings.annotators[0]
     )
     systems = comparisons.filter(pl.col(ANNOTATOR) == pl.col(tables.ANNOTATOR_B))
-    of_first = systems.filter(pl.col(RUN) == pl.col(RUN).first())
+    first_run = systems.filter(pl.col(RUN) == pl.col(RUN).first())
     shown = [
         _means_and_correlations(findings),
         _reach(findings),
         grids.unseen(findings),
         grids.by_place(findings),
         _differences(annotators, findings),
-        _differences(of_first, findings, among_runs=True),
+        _differences(first_run, findings, among_runs=True),
         _means_of_runs(findings),
         _order_of_runs(findings),
         *_further(findings),
@@ -201,8 +198,8 @@ def _means_and_correlations(findings: Findings) -> Grid:
     runs = sorted({run for run, _, _ in means})
     several, read = len(runs) > 1, findings.is_read_whole
     # If some figures are not over all queries, every figure has its number of queries.
-    counts = [row[N] for row in (*means.values(), *cells.values()) if row[N]]
-    partial = ["n"] if any(n != findings.queries for n in counts) else []
+    counts = {row[N] for row in (*means.values(), *cells.values())}
+    partial = ["n"] if counts - {0, findings.queries} else []
     title = "Means of ranking measures over queries"
     head = [*(["run"] if several else []), "annotator", "measure", "mean", *partial]
     if read:
@@ -238,17 +235,21 @@ def _reach(findings: Findings) -> Grid:
     primary = pl.col(ANNOTATOR).replace_strict(findings.primary_measures, default=None)
     shown = cells.filter(pl.col(MEASURE) == primary, pl.col(TAU).is_not_nan())
     binary = ["AUC"] if shown[tables.AUC].is_not_nan().any() else []
-    partial = ["n"] if cells.filter(pl.col(N) > 0)[N].ne(findings.queries).any() else []
+    partial = ["n"] if {*cells[N]} - {0, findings.queries} else []
     several = ["run"] if cells[RUN].n_unique() > 1 else []
     head = [*several, "annotator", "measure", *binary]
     head += [layout.KENDALL, "limit", layout.SHARE, *partial]
     rows = []
     for row in _in_order(shown, [RUN, ANNOTATOR], findings).iter_rows(named=True):
         limit = row[tables.TAU_MAX] if row[TAU] >= 0 else row[tables.TAU_MIN]
-        figures = [row[tables.AUC]] if binary else []
-        figures += [row[TAU], limit, abs(row[tables.TAU_REACHED])]
-        name = row[ANNOTATOR]
-        names = [*(row[RUN] for _ in several), name, findings.named(row[MEASURE], name)]
+        figures = [
+            *(row[tables.AUC] for _ in binary),
+            row[TAU],
+            limit,
+            abs(row[tables.TAU_REACHED]),
+        ]
+        measure = findings.named(row[MEASURE], row[ANNOTATOR])
+        names = [*(row[RUN] for _ in several), row[ANNOTATOR], measure]
         values = ["" if math.isnan(value) else number(value, 2) for value in figures]
         rows.append([*names, *values, *(str(row[N]) for _ in partial)])
     title = "How far ties let tau reach, by each annotator's primary measure"
@@ -256,13 +257,8 @@ def _reach(findings: Findings) -> Grid:
 
 
 def _in_order(frame: pl.DataFrame, by: Sequence[str], findings: Findings) -> pl.DataFrame:
-    order = {name: place for place, name in enumerate(findings.annotators)}
-    columns = [
-        pl.col(name).replace_strict(order, return_dtype=pl.Int64)
-        if name in (ANNOTATOR, tables.ANNOTATOR_B)
-        else pl.col(name)
-        for name in by
-    ]
+    order = pl.Enum(findings.annotators)
+    columns = [pl.col(name).cast(order) if ANNOTATOR in name else pl.col(name) for name in by]
     return frame.sort(columns, maintain_order=True)
 
 
@@ -283,17 +279,13 @@ def _differences(
     tests = family.filter(pl.col("tau_p").is_not_nan()).height
     keys = [second, *([other] if comparisons[other].n_unique() > 1 else []), MEASURE]
     partial = ["n"] if (comparisons[N] != findings.queries).any() else []
-    names = {RUN_B: "run", tables.ANNOTATOR_B: "annotator"}
-    head = [
-        *(names.get(key, key) for key in keys),
-        f"difference{layout.level(findings.bootstrap.of_fixed_n)}",
-    ]
+    level = layout.level(findings.bootstrap.of_fixed_n)
+    head = [*(key.removesuffix("_b") for key in keys), f"difference{level}"]
     head += [f"p (Holm, {counted(tests, 'test[|s]')})"] if tests else []
     rows = []
     for row in _in_order(comparisons, keys[:-1], findings).iter_rows(named=True):
         other = f" ({row[tables.MEASURE_B]})" if row[tables.MEASURE_B] != row[MEASURE] else ""
-        named = findings.named(row[MEASURE], row[ANNOTATOR], row[tables.ANNOTATOR_B])
-        row[MEASURE] = named + other
+        row[MEASURE] = findings.named(row[MEASURE], row[ANNOTATOR], row[tables.ANNOTATOR_B]) + other
         values = [layout.interval(row, TAU, difference, plus="+")]
         values += [layout.p_value(row["tau_p_holm"])] if tests else []
         rows.append([*(row[key] for key in keys), *values, *(str(row[N]) for _ in partial)])
@@ -307,26 +299,26 @@ def _means_of_runs(findings: Findings) -> Grid:
     pairs, bootstrap = findings.table("run_pairs"), findings.bootstrap
     pairs = pairs.filter(pl.col(RUN) == pl.col(RUN).first())
     primary, read = findings.primary_measures.items(), bool(findings.wholes)
-    found: list[tuple[list[str], dict[str, Any], str]] = []
-    for (run_b,), of_pair in pairs.group_by([RUN_B], maintain_order=True):
+    differences: list[tuple[list[str], dict[str, Any], str]] = []
+    for (run_b,), pair in pairs.group_by([RUN_B], maintain_order=True):
         if read:
-            row = of_pair.row(0, named=True)
+            row = pair.row(0, named=True)
             row[N] = row[tables.END_TO_END_N]
-            found.append(([str(run_b), f"end to end {findings.metric}"], row, END_TO_END))
-        for row in of_pair.iter_rows(named=True):
+            differences.append(([str(run_b), f"end to end {findings.metric}"], row, END_TO_END))
+        for row in pair.iter_rows(named=True):
             names = [row[ANNOTATOR], findings.named(row[MEASURE], row[ANNOTATOR])]
             if not read or (row[ANNOTATOR], row[MEASURE]) in primary:
                 # A single column beside end-to-end scores: with two, every row would stand apart.
                 names = [" ".join(names)] if read else names
-                found.append(([str(run_b), *names], row, DIFFERENCE))
-    if not found:
+                differences.append(([str(run_b), *names], row, DIFFERENCE))
+    if not differences:
         return Grid("means", "", [], [])
-    partial = ["n"] if any(row[N] != findings.queries for _, row, _ in found) else []
+    partial = ["n"] if {row[N] for _, row, _ in differences} - {findings.queries} else []
     tested = ["p"] if bootstrap.resamples else []
     names = ["run", "score"] if read else ["run", "annotator", "measure"]
     head = [*names, f"difference{layout.level(bootstrap)}", *tested, *partial]
     rows = []
-    for named, row, score in found:
+    for named, row, score in differences:
         value = tables.difference_of(END_TO_END) if score == END_TO_END else DIFFERENCE
         low, high = row[tables.low_of(score)], row[tables.high_of(score)]
         values = [with_interval(-row[value], -high, -low, plus="+")]  # as the leaderboard has it
@@ -367,7 +359,7 @@ def full_lines(findings: Findings) -> list[str]:
         *prices(findings),
         *(f"note: {text}" for text in findings.notes),
         *(f"note: {remark}" for remark in remarks(findings)),
-        *(f"verdict: {sentence}" for sentence in verdict.said(findings.summary)),
+        *(f"verdict: {sentence}" for sentence in verdict.sentences_of(findings.summary)),
     ]
 
 
@@ -386,26 +378,21 @@ def end_to_end(findings: Findings) -> Iterator[str]:
     """The end-to-end score of every run."""
     for run, row in findings.wholes.items():
         over = f" over {counted(row[N], '[query|queries]')}" if row[N] != findings.queries else ""
-        yield (
-            f"end-to-end score of {run} ({findings.metric}, {counted(row[tables.K], 'passage[|s]')}): "
-            f"{number(row[tables.VALUE])}{over}"
-        )
+        how = f"{findings.metric}, {counted(row[tables.K], 'passage[|s]')}"
+        yield f"end-to-end score of {run} ({how}): {number(row[tables.VALUE])}{over}"
 
 
 def _readers(findings: Findings) -> Iterator[str]:
-    whole = (
-        f", {findings.configuration['reader']} reads lists"
-        if findings.configuration["end_to_end"] is True
-        else ""
-    )
+    reader, ends = findings.configuration["reader"], findings.configuration["end_to_end"]
+    whole = f", {reader} reads lists" if ends is True else ""
     others = [findings.summary[role.key]["name"] for role in findings.roles if role.is_readers]
     for other in dict.fromkeys(others):
-        if other != findings.configuration["reader"]:
+        if other != reader:
             yield f"{other} reads single passages{whole}"
     for role, costs in findings.roles.items():
         if costs.wanted:
-            of_role = f" of {role.title}" if role.title else ""
-            yield f"LLM calls{of_role}: {layout.calls_line(costs)}"
+            title = f" of {role.title}" if role.title else ""
+            yield f"LLM calls{title}: {layout.calls_line(costs)}"
 
 
 def _empty_cells(undefined: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -422,12 +409,12 @@ def _untested(comparisons: pl.DataFrame) -> list[str]:
     untested = comparisons.filter(
         pl.col("tau_difference").is_not_nan(), pl.col("tau_low").is_nan(), pl.col("note") != ""
     )
-    of_runs = pl.col(RUN) != pl.col(RUN_B)
-    of_annotators = untested.filter(~of_runs)
-    several = "{run} " if of_annotators[RUN].n_unique() > 1 else ""
+    among_runs = pl.col(RUN) != pl.col(RUN_B)
+    annotators = untested.filter(~among_runs)
+    several = "{run} " if annotators[RUN].n_unique() > 1 else ""
     return [
-        *_cell_notes(of_annotators, several + "{annotator} minus {annotator_b} {measure}"),
-        *_cell_notes(untested.filter(of_runs), "{annotator} {measure}, {run} minus {run_b}"),
+        *_cell_notes(annotators, several + "{annotator} minus {annotator_b} {measure}"),
+        *_cell_notes(untested.filter(among_runs), "{annotator} {measure}, {run} minus {run_b}"),
     ]
 
 
@@ -444,13 +431,13 @@ def _cell_notes(statistics: pl.DataFrame, names: str) -> list[str]:
 def prices(findings: Findings) -> Iterator[str]:
     """Token costs of the reads done now; empty without prices or without a server."""
     described = {role: findings.summary[role.key] for role in findings.roles}
-    asked = {
+    costs = {
         role: reader["api"]["cost"]
         for role, reader in described.items()
         if reader and reader.get("api") and not reader.get("executor")
     }
-    prompt = sum(findings.roles[role].prompt_tokens for role in asked)
-    output = sum(findings.roles[role].output_tokens for role in asked)
-    if None not in asked.values() and prompt + output:
-        price = sum(asked.values())
+    prompt = sum(findings.roles[role].prompt_tokens for role in costs)
+    output = sum(findings.roles[role].output_tokens for role in costs)
+    if None not in costs.values() and prompt + output:
+        price = sum(costs.values())
         yield f"price of the tokens: {price:.4g} ({prompt:,} of prompts, {output:,} of answers)"

@@ -21,7 +21,7 @@ from engine.report import header, label_kit, study_report, summary
 from engine.report.findings import STUDY, Findings
 from engine.report.heartbeat import PROGRESS
 from engine.report.page_files import BESIDE, PAGE, page_files
-from engine.report.summary import REPEATED, SHARDS, STATISTICS, SUMMARY, Origin
+from engine.report.summary import REPEATED, SHARDS, STATISTICS, SUMMARY, Origin, conditions_of
 from engine.report.traces import TABLES as TRACES
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import Folder, folder_at
@@ -99,18 +99,17 @@ def _differences(
         return
     first, settings = next(iter(conditions.items()))
     relevant = settings.relevant(runs) if runs else None
-    asked = summary.jsonable(summary.configuration(settings, relevant or "list", {}))
-    for name, value in asked.items():
+    here = summary.jsonable(summary.configuration(settings, relevant or "list", {}))
+    for name, value in here.items():
         if name in _SAME or name not in known or (name == "relevant" and relevant is None):
             continue
         if name == "failed_reads" and {known[name], value} == {None, "error"}:
             continue  # neither allows many failed reads; without any, they have the same effect
         if known[name] != value:
             yield f"`{name}` {_shown(known[name])} there, {_shown(value)} here"
-    varied = (there.get("study") or {"conditions": []})["conditions"]
-    of_study = {Condition(one["reader"], one["augmentation"], one["k"]) for one in varied}
-    if (of_study or {first}) != conditions.keys() and (of_study or len(conditions) > 1):
-        yield "a study of other conditions" if of_study else "no study there"
+    varied = {Condition(c["reader"], c["augmentation"], c["k"]) for c in conditions_of(there)}
+    if (varied or {first}) != conditions.keys() and (varied or len(conditions) > 1):
+        yield "a study of other conditions" if varied else "no study there"
     if sha256 is not None:
         yield from _other_inputs(there, sha256)
 
@@ -153,12 +152,13 @@ def write_results(
 
     def earlier() -> Iterator[str]:
         evaluations = [result] if study is None else list(study.evaluations.values())
+        parts = [evaluation.parts for evaluation in evaluations]
         # Shards of functions with unknown code cannot be resumed.
-        own = [one.parts.name for one in evaluations if one.parts and one.parts.is_lasting]
+        own = [shards.name for shards in parts if shards and shards.is_lasting]
         return _earlier(folder_at(out), result.settings, own)
 
-    def summarized(one: Evaluation) -> dict[str, Any]:
-        return reworded(summary.summarize(one, files, origin))
+    def summarized(evaluation: Evaluation) -> dict[str, Any]:
+        return reworded(summary.summarize(evaluation, files, origin))
 
     with replaced_together(out, earlier, last=SUMMARY) as directory:
         return _write(result, summarized, directory, study)
@@ -216,12 +216,12 @@ def _write(
             parts.deliver(name, shards.shards, out / f"{name}.parquet")
     queries = shards.queries().select(list(EVALUATED_QUERIES))
     write_parquet(queries, out / f"{_QUERIES}.parquet")
-    _write_unless_empty(result.clusters, out / f"{_CLUSTERS}.parquet")
+    _write_unless_empty(result.clusters, out, _CLUSTERS)
     for annotator in (*ANNOTATORS.values(), *result.settings.resolved.listed):
         for table in annotator.further_tables:
-            _write_unless_empty(result.further_table(table.name), out / f"{table.name}.parquet")
+            _write_unless_empty(result.further_table(table.name), out, table.name)
     for name in TRACES:
-        _write_unless_empty(result.further_table(name), out / f"{name}.parquet")
+        _write_unless_empty(result.further_table(name), out, name)
     for name in STATISTICS:
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
     runs = (shards.read(shard.number, passages=False).runs for shard in shards.shards)
@@ -243,9 +243,9 @@ def _write(
     return Findings.of(result, content, study, conditions)
 
 
-def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
+def _write_unless_empty(frame: pl.DataFrame, folder: Path, name: str) -> None:
     if not frame.is_empty():  # else not requested
-        write_parquet(frame, path)
+        write_parquet(frame, folder / f"{name}.parquet")
 
 
 def _write_study(
@@ -253,10 +253,8 @@ def _write_study(
 ) -> tuple[dict[str, Any], list[Findings]]:
     names = study_report.directory_names(list(study.evaluations))
     main, *others = study.evaluations
-    found = [
-        _write(study.evaluations[one], summarized, out / CONDITIONS / names[one]) for one in others
-    ]
+    places = {main: "."} | {c: f"{CONDITIONS}/{names[c]}" for c in others}
+    written = [_write(study.evaluations[c], summarized, out / places[c]) for c in others]
     for name in STUDY:
-        _write_unless_empty(getattr(study, name), out / f"{name}.parquet")
-    places = {c: f"{CONDITIONS}/{names[c]}" for c in others} | {main: "."}
-    return summary.jsonable(study_report.summarize_study(study, places)), found
+        _write_unless_empty(getattr(study, name), out, name)
+    return summary.jsonable(study_report.summarize_study(study, places)), written

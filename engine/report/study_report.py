@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -39,22 +39,18 @@ def study_grids(findings: Findings) -> list[Grid]:
 def study_lines(findings: Findings) -> list[str]:
     """Cost of the LLM calls of the whole study, and notes on it."""
     short, costs = _short(findings), findings.summary["study"]["costs"]
-    reads = [
-        f"LLM calls of the study, {one['role']} {short[one[READER]]} ({one[AUGMENTATION]}): {layout.calls_line(costs_of(one))}"
-        for one in costs
-        if one["wanted"]
+    calls = [
+        f"LLM calls of the study, {row['role']} {short[row[READER]]} ({row[AUGMENTATION]}): {layout.calls_line(costs_of(row))}"
+        for row in costs
+        if row["wanted"]
     ]
-    notes = [f"note: {text}" for text in texts_of(findings.study_notes)]
-    return [*reads, *notes]
+    return [*calls, *(f"note: {text}" for text in texts_of(findings.study_notes))]
 
 
 def summarize_study(study: Study, directories: dict[Condition, str]) -> dict[str, Any]:
     """The study for ``summary.json``: folders of the conditions' evaluations, figures, costs."""
     return {
-        "conditions": [
-            {**asdict(condition), "directory": directories[condition]}
-            for condition in study.evaluations
-        ],
+        "conditions": [asdict(c) | {"directory": directories[c]} for c in study.evaluations],
         "costs": [
             {READER: reader, AUGMENTATION: augmentation, "role": role, **costs.described()}
             for (reader, augmentation, role), costs in study.costs.items()
@@ -93,8 +89,8 @@ def directory_names(conditions: Sequence[Condition]) -> dict[Condition, str]:
 
 
 def _short(findings: Findings) -> dict[str, str]:
-    readers = [one.configuration[READER] for one in findings.conditions]
-    return short_names(list(dict.fromkeys(readers)))
+    readers = dict.fromkeys(condition.configuration[READER] for condition in findings.conditions)
+    return short_names(list(readers))
 
 
 # Cells of a table by the names of their row, then by their column.
@@ -103,16 +99,16 @@ _Cells = defaultdict[tuple[str, ...], dict[Any, str]]
 
 def _rows(cells: _Cells, columns: Sequence[object]) -> list[list[str]]:
     return [
-        [*names, *(of_row.get(column, "") for column in columns)]
-        for names, of_row in cells.items()
-        if any(of_row.values())
+        [*names, *(row.get(column, "") for column in columns)]
+        for names, row in cells.items()
+        if any(row.values())
     ]
 
 
 def _by_condition(findings: Findings) -> Grid:
     conditions, runs = findings.conditions, sorted(findings.runs)
     varied = {
-        name: list(dict.fromkeys(one.configuration[name] for one in conditions))
+        name: list(dict.fromkeys(condition.configuration[name] for condition in conditions))
         for name in (K, READER, AUGMENTATION)
     }
     across = next(name for name, values in varied.items() if len(values) > 1)
@@ -126,24 +122,23 @@ def _by_condition(findings: Findings) -> Grid:
     ]
     measures = parse_measures(" ".join(findings.configuration["measures"]))
     cells = _Cells(dict)
-    for one, run in product(conditions, runs):
-        of_condition = [str(one.configuration[name]) for name in others]
-        row = [short.get(name, name) for name in of_condition] + [run] * (len(runs) > 1)
-        column = one.configuration[across]
+    for own, run in product(conditions, runs):
+        settings = [str(own.configuration[name]) for name in others]
+        row = [short.get(name, name) for name in settings] + [run] * (len(runs) > 1)
+        column = own.configuration[across]
         if read:
-            mean = one.wholes.get(run)
-            text = f"{number(mean[VALUE])}{_over(mean[N], one)}" if mean else "no queries"
+            text = _mean(own.wholes.get(run), own) or "no queries"
             cells[*row, "(mean score)", findings.metric][column] = text
         for annotator, measure in product(findings.annotators, measures):
             follows = across == K and measure.cutoff == k
             name = f"{replace(measure, cutoff=None)}@k" if follows else str(measure)
-            there = at_cutoff(measure, k, one.configuration[K])
-            name += one.named(str(there), annotator).removeprefix(str(there))
-            cells[*row, annotator, name][column] = _cell(one, run, annotator, there)
+            there = at_cutoff(measure, k, own.configuration[K])
+            name += own.named(str(there), annotator).removeprefix(str(there))
+            cells[*row, annotator, name][column] = _cell(own, run, annotator, there)
     title = f"Means of ranking measures, by {across}"
     if read:
         title = f"{layout.KENDALL} with the end-to-end score, by {across}{layout.level(findings.bootstrap)}"
-    methods = (method for one in conditions for method in one.correlations[METHOD])
+    methods = (method for own in conditions for method in own.correlations[METHOD])
     head, caption = [*names, *heads], layout.methods_line(methods)
     return Grid("conditions", caption, head, _rows(cells, values), len(names), title)
 
@@ -151,19 +146,20 @@ def _by_condition(findings: Findings) -> Grid:
 def _cell(findings: Findings, run: str, annotator: str, measure: Measure) -> str:
     name = str(measure)
     if not findings.is_read_whole:
-        mean = findings.means.get((run, annotator, name))
-        return f"{number(mean[VALUE])}{_over(mean[N], findings)}" if mean else ""
+        return _mean(findings.means.get((run, annotator, name)), findings)
     rows = findings.correlations.filter(run=run, annotator=annotator, measure=name).to_dicts()
     if rows and rows[0][N]:
         return layout.interval(rows[0], TAU) + _over(rows[0][N], findings)
-    if any(
-        (row[tables.ANNOTATOR], row[MEASURE]) == (annotator, name)
-        for row in findings.summary["undefined"]
-    ):
+    undefined = ((row[tables.ANNOTATOR], row[MEASURE]) for row in findings.summary["undefined"])
+    if (annotator, name) in undefined:
         return ""
     primary = findings.primary_measures.get(annotator)
     utilities = primary is not None and parse_measure(primary).labels == "utilities"
     return "no queries" if utilities == (measure.labels == "utilities") else ""
+
+
+def _mean(row: Mapping[str, Any] | None, findings: Findings) -> str:
+    return f"{number(row[VALUE])}{_over(row[N], findings)}" if row else ""
 
 
 def _over(n: int, findings: Findings) -> str:
@@ -171,30 +167,22 @@ def _over(n: int, findings: Findings) -> str:
 
 
 def _sized(findings: Findings, reader: str, name: str) -> str:
-    described = (
-        one.summary[READER_ROLE.key]
-        for one in findings.conditions
-        if one.configuration[READER] == reader
-    )
-    amount = next((one["parameters"] for one in described if one), None)
+    own = (c for c in findings.conditions if c.configuration[READER] == reader)
+    described = filter(None, (condition.summary[READER_ROLE.key] for condition in own))
+    amount = next((content["parameters"] for content in described), None)
     if not amount:
         return name
     return f"{name} ({f'{amount / 1e9:.1f}B' if amount >= 1e9 else f'{amount / 1e6:.0f}M'})"
 
 
-def _as_asked(findings: Findings, name: str) -> pl.DataFrame:
-    here = [pl.col(column) == findings.configuration[column] for column in (AUGMENTATION, K)]
-    return findings.table(name).filter(*here)
+def _main(findings: Findings) -> dict[str, Any]:
+    return {name: findings.configuration[name] for name in (AUGMENTATION, K)}
 
 
 def _across_readers(findings: Findings) -> Grid:
-    correlations, short = _as_asked(findings, "readers"), _short(findings)
-    asked = [findings.configuration[name] for name in (AUGMENTATION, K)]
-    by_reader = {
-        one.configuration[READER]: one
-        for one in findings.conditions
-        if [one.configuration[name] for name in (AUGMENTATION, K)] == asked
-    }
+    main, short = _main(findings), _short(findings)
+    correlations = findings.table("readers").filter(**main)
+    by_reader = {c.configuration[READER]: c for c in findings.conditions if _main(c) == main}
     runs = [RUN] if correlations[RUN].n_unique() > 1 else []
     order = {reader: place for place, reader in enumerate(short)}
     by = [*map(pl.col, runs), pl.col(LABELS_BY).replace_strict(order, default=None)]
@@ -213,7 +201,8 @@ def _across_readers(findings: Findings) -> Grid:
 
 def _stand_in(findings: Findings) -> Grid:
     """The loss of correlation if another reader's labels predict a reader's score, in place of its own labels."""
-    short, compared = _short(findings), _as_asked(findings, "reader_comparisons")
+    short = _short(findings)
+    compared = findings.table("reader_comparisons").filter(**_main(findings))
     runs = [RUN] if compared[RUN].n_unique() > 1 else []
     cells: list[list[str]] = []
     for row in compared.iter_rows(named=True):

@@ -98,7 +98,7 @@ def summarize(
             "reading": (reading.costs if reading else ReadingCosts()).described(),
             "outputs": [
                 {"output": output, "reads": reads}
-                for output, reads in list(evaluation.outputs.commonest.items())[:SHOWN]
+                for output, reads in [*evaluation.outputs.commonest.items()][:SHOWN]
             ],
             "seconds": evaluation.seconds,
             # Only for evaluations in shards on disk: other summaries do not change.
@@ -123,23 +123,28 @@ def summarize(
 
 def with_digests(summary: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A summary with the digests of the tables in a folder, and its own."""
-    found = {path.name: digest_at(path) for path in sorted(folder.glob("*.parquet"))}
-    whole = {**summary, "audit": {**summary["audit"], DIGESTS: found}}
-    found[SUMMARY] = json_digest(whole)
+    digests = {path.name: digest_at(path) for path in sorted(folder.glob("*.parquet"))}
+    whole = {**summary, "audit": {**summary["audit"], DIGESTS: digests}}
+    digests[SUMMARY] = json_digest(whole)
     return whole
 
 
 def digests_of(summary: Mapping[str, Any]) -> dict[str, str]:
     """The digests in a summary, by file name; empty for summaries of earlier versions."""
     audit = summary.get("audit")
-    found = audit.get(DIGESTS) if isinstance(audit, dict) else None
-    return found if isinstance(found, dict) else {}
+    digests = audit.get(DIGESTS) if isinstance(audit, dict) else None
+    return digests if isinstance(digests, dict) else {}
+
+
+def conditions_of(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Conditions of a study, each with its folder of results; empty for a single evaluation."""
+    return (summary.get("study") or {"conditions": ()})["conditions"]
 
 
 def configuration(settings: Settings, relevant: Relevant, files: dict[str, Any]) -> dict[str, Any]:
     """Configuration of the evaluation: files, and settings with the values of defaults."""
     names = settings.labels.names()
-    beyond = next((one for one in settings.resolved.listed if one.judges_everything), None)
+    beyond = next((named for named in settings.resolved.listed if named.judges_everything), None)
     return {
         **files,
         **settings.flat(),
@@ -157,11 +162,9 @@ def _roles(evaluation: Evaluation) -> dict[str, Any]:
     known = [annotator.role for annotator in ANNOTATORS.values() if annotator.role]
     roles: dict[str, Any] = {role.key: None for role in (READER, *known)}
     for reading in evaluation.readings.values():
-        role = reading.ask.role
-        described = describe_reader(reading)
-        if role != READER:
+        roles[reading.ask.role.key] = described = describe_reader(reading)
+        if reading.ask.role != READER:
             described |= {**reading.ask.description, "reading": reading.costs.described()}
-        roles[role.key] = described
     return roles
 
 
@@ -192,8 +195,7 @@ def notes_by_code(notes: Iterable[Note]) -> dict[str, Any]:
 def describe_reader(reading: Job) -> dict[str, Any]:
     """Describe the reader, with everything that determines its outputs."""
     spec, prompt, api = reading.spec, reading.prompt, reading.spec.api
-    code = spec.code or code_of_function(spec)
-    known = spec.is_reproducible
+    code, known = spec.code or code_of_function(spec), spec.is_reproducible
     return {
         "name": spec.name,
         "weights_sha256": spec.weights or None,
@@ -259,37 +261,30 @@ def jsonable(value: Any) -> Any:
 
 
 def code_in(root: Path) -> dict[str, Any]:
-    """The code of a directory that holds the package: ``version``, ``commit``, ``modified``.
+    """The code of a directory that holds the package: ``version``, ``commit``, and whether tracked files are ``modified``.
 
-    The commit is None outside a checkout, or if git is not installed or refuses to look. ``modified``:
-    whether tracked files differ from the commit.
+    The last two are None outside a checkout, or if git is not installed or refuses to look.
     """
     # A checkout further up is another project's, which has this package installed inside.
     commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
     changes = _git(root, "status", "-s", "-uno") if commit else None
-    known = changes is not None
-    return {
-        "version": __version__,
-        "commit": commit if known else None,
-        "modified": bool(changes) if known else None,
-    }
+    known = {} if changes is None else {"commit": commit, "modified": bool(changes)}
+    return {"version": __version__, "commit": None, "modified": None, **known}
 
 
 def _git(root: Path, *arguments: str) -> str | None:
     # Inside a hook these variables point at another repository; and nothing is locked or written.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(
+        return subprocess.check_output(
             ["git", "-C", str(root), *arguments],
             env=environment | {"GIT_OPTIONAL_LOCKS": "0"},
-            capture_output=True,
+            stderr=subprocess.DEVNULL,
             text=True,
-            check=False,
             timeout=_GIT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        ).strip()
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 @dataclass(frozen=True)
@@ -334,7 +329,7 @@ def input_files(named: Mapping[str, str | list[str] | None]) -> list[dict[str, A
     Raises:
         InputError: a file can no longer be read.
     """
-    found: list[dict[str, Any]] = []
+    files: list[dict[str, Any]] = []
     for role, paths in named.items():
         for path in dict.fromkeys([paths] if isinstance(paths, str) else paths or []):
             size = sha256 = None
@@ -343,14 +338,12 @@ def input_files(named: Mapping[str, str | list[str] | None]) -> list[dict[str, A
                     size = Path(path).stat().st_size
                     sha256 = file_sha256(path) if size <= MOST_BYTES else None
             except OSError as error:
-                problem = f"cannot be read ({error})"
-                raise InputError(
-                    problem, "leave it in place", "results.unreadable", path=path
-                ) from None
-            found.append({"role": role, "path": path, "bytes": size, "sha256": sha256})
+                problem, remedy = f"cannot be read ({error})", "leave it in place"
+                raise InputError(problem, remedy, "results.unreadable", path=path) from None
+            files.append({"role": role, "path": path, "bytes": size, "sha256": sha256})
             if role == "runs" and size and (header := header_of(path)):
-                found[-1]["header"] = header
-    return found
+                files[-1]["header"] = header
+    return files
 
 
 def audit_of(origin: Origin, tables: Mapping[str, str]) -> dict[str, Any]:

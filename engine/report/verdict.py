@@ -46,7 +46,7 @@ SENTENCES = {
     "by_labels": "By {annotator} {measure} ({number}): {figures}.",
     "needed": "{few} too few: plan for {numbers} ({power} power to show the smallest likely difference{as_here}).",
     "as_here": "; {numbers} if the true {differences} as large as here",
-    "lost": "Whichever {of_some}you choose, you lose at most {most} ({confidence}).",
+    "lost": "Whichever {rivals}you choose, you lose at most {most} ({confidence}).",
     "labels_prefer": "The {annotator} labels {also}prefer {run}{instead} ({measure}: {lead}).",
     "labels_ahead": "By the {annotator} labels, {run} is {also}ahead{unsure} ({measure}: {lead}).",
     "labels_equal": "By the {annotator} labels, {lead} ({measure}).",
@@ -62,13 +62,13 @@ def summarize_verdict(evaluation: Evaluation) -> dict[str, Any]:
 
     ``best`` is None, without figures, if there is nothing to choose or compare.
     """
-    case, choice = _decided(evaluation)
-    figures = asdict(choice or _alone(None, None, 0, {}))
+    case, choice = _decide(evaluation)
+    figures = choice or _alone(None, None, 0, {})
     return {
         "case": case,
-        **figures,
+        **asdict(figures),
         "best": choice.best if choice else None,
-        "undecided": list(choice.undecided) if choice else [],
+        "undecided": list(figures.undecided),
         "sentences": list(_sentences(case, choice, evaluation)),
     }
 
@@ -79,7 +79,7 @@ def sentences_on(choice: Choice, metric: str, bootstrap: Bootstrap) -> list[str]
     return [f"{head} {_figures(choice, metric, bootstrap)}", *_undecided(choice, bootstrap)]
 
 
-def said(summary: Mapping[str, Any]) -> list[str]:
+def sentences_of(summary: Mapping[str, Any]) -> list[str]:
     """The sentences of an evaluation's verdict, from ``summary.json``."""
     # Earlier versions have no verdict on one run.
     return list((summary["verdict"] or {"sentences": ()})["sentences"])
@@ -91,9 +91,9 @@ def loss(verdict: Mapping[str, Any], confidence: float) -> str:
     if not undecided or most is None or not math.isfinite(most):
         return ""
     some = len(undecided) < len(verdict["leads"])
-    of_some = f"of {_listed([verdict['best'], *undecided])} " * some
+    rivals = f"of {_listed([verdict['best'], *undecided])} " * some
     level = f"{confidence * 100:g}%"
-    return SENTENCES["lost"].format(of_some=of_some, most=at_most(most), confidence=level)
+    return SENTENCES["lost"].format(rivals=rivals, most=at_most(most), confidence=level)
 
 
 def at_most(lost: float) -> str:
@@ -124,10 +124,10 @@ def _sentences(case: str, choice: Choice | None, evaluation: Evaluation) -> Iter
         )
 
 
-def _decided(evaluation: Evaluation) -> tuple[str, Choice | None]:
+def _decide(evaluation: Evaluation) -> tuple[str, Choice | None]:
     choice = evaluation.statistics.choice
     if choice is None:
-        return _of_few_runs(evaluation)
+        return _without_choice(evaluation)
     if evaluation.relevant == "list":
         # Labels by list excuse documents that a run did not find.
         if choice.annotator:
@@ -151,16 +151,14 @@ def _case(choice: Choice, bootstrap: Bootstrap) -> str:
     return "undecided" if len(choice.undecided) == len(choice.leads) else "undecided_some"
 
 
-def _of_few_runs(evaluation: Evaluation) -> tuple[str, Choice | None]:
+def _without_choice(evaluation: Evaluation) -> tuple[str, Choice | None]:
     scores, annotator, measure = evaluation.downstream, None, None
     if scores.is_empty():
         if evaluation.means.is_empty():
             failed = any(note.amount for note in evaluation.notes if note.code == "failed_reads")
             return "no_score" if failed else "no_label", None
         annotator, measure = evaluation.means.select(ANNOTATOR, MEASURE).row(0)
-        scores = evaluation.query_scores.filter(
-            pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == measure
-        )
+        scores = evaluation.query_scores.filter(annotator=annotator, measure=measure)
     runs = scores[RUN].unique()
     if len(runs) != 1:
         return "no_common_query", None
@@ -199,10 +197,10 @@ def _figures(
             those = "those read end to end, with the labels of all"
         over = f"{choice.n} of {evaluation.queries} queries, {those}"
     mean = "" if bootstrap.until else f", {number(choice.means[choice.best])}"
-    leads = [
-        _lead(one, mean) + f", on {one.n} queries" * (one.n < choice.n) for one in choice.leads
-    ]
-    figures = "; ".join(_some(leads))
+    leads = (
+        _lead(lead, mean) + f", on {lead.n} queries" * (lead.n < choice.n) for lead in choice.leads
+    )
+    figures = "; ".join(_some([*leads]))
     tested = not any(math.isnan(lead.low) for lead in choice.leads)
     if evaluation and not choice.leads:
         figures, tested = _own_score(choice, evaluation)
@@ -221,26 +219,24 @@ def _figures(
 
 
 def _own_score(choice: Choice, evaluation: Evaluation) -> tuple[str, bool]:
-    scores = evaluation.downstream
-    if choice.annotator:
-        scores = evaluation.query_scores.filter(
-            pl.col(ANNOTATOR) == choice.annotator, pl.col(MEASURE) == choice.measure
-        )
-    scores = scores.filter(pl.col(RUN) == choice.best)
     if "rho" in evaluation.end_to_end.columns and not choice.annotator:
         row = evaluation.end_to_end.row(by_predicate=pl.col(RUN) == choice.best, named=True)
-        figure = with_interval(row[VALUE], row[low_of(VALUE)], row[high_of(VALUE)])
-        return f"{choice.best} scores {figure}", not math.isnan(row[low_of(VALUE)])
-    bootstrap = evaluation.settings.bootstrap
-    codes = numbered(scores[QUERY_ID], clusters_of(evaluation.clusters, bootstrap.cluster))
-    mean = mean_interval(scores[VALUE], bootstrap.confidence, codes)
-    figure = with_interval(mean.value, mean.low, mean.high)
-    return f"{choice.best} scores {figure}", not math.isnan(mean.low)
+        value, low, high = (row[name] for name in (VALUE, low_of(VALUE), high_of(VALUE)))
+    else:
+        scores = evaluation.downstream.filter(run=choice.best)
+        if choice.annotator:
+            named = {RUN: choice.best, ANNOTATOR: choice.annotator, MEASURE: choice.measure}
+            scores = evaluation.query_scores.filter(**named)
+        bootstrap = evaluation.settings.bootstrap
+        codes = numbered(scores[QUERY_ID], clusters_of(evaluation.clusters, bootstrap.cluster))
+        mean = mean_interval(scores[VALUE], bootstrap.confidence, codes)
+        value, low, high = mean.value, mean.low, mean.high
+    return f"{choice.best} scores {with_interval(value, low, high)}", not math.isnan(low)
 
 
 def _undecided(choice: Choice, bootstrap: Bootstrap) -> list[str]:
     """The queries that would separate the best run from undecided ones, and the loss of a wrong choice."""
-    said = []
+    needed = ""
     # Of equal means nothing says which difference to plan for.
     planned = [one for one in choice.leads if one.difference and one.queries_needed is not None]
     if planned:
@@ -254,19 +250,17 @@ def _undecided(choice: Choice, bootstrap: Bootstrap) -> list[str]:
         )
         as_here = SENTENCES["as_here"].format(
             numbers=_listed([_number(lead.queries_as_here, lead, choice.n) for lead in planned]),
-            differences="difference is" if len(numbers) == 1 else "differences are",
+            differences=agreeing(len(numbers), "[difference is|differences are]"),
         )
-        said.append(
-            SENTENCES["needed"].format(
-                few=counted(choice.n, "[query is|queries are]"),
-                numbers=_listed(numbers),
-                power=f"{POWER:.0%}",
-                as_here=as_here * is_less,
-            )
+        needed = SENTENCES["needed"].format(
+            few=counted(choice.n, "[query is|queries are]"),
+            numbers=_listed(numbers),
+            power=f"{POWER:.0%}",
+            as_here=as_here * is_less,
         )
     figures = asdict(choice) | {"undecided": choice.undecided}
-    said += filter(None, [loss(figures, bootstrap.confidence)])
-    return [" ".join(said)] if said else []
+    sentences = filter(None, [needed, loss(figures, bootstrap.confidence)])
+    return [*filter(None, [" ".join(sentences)])]
 
 
 def _number(needed: int | None, lead: Lead, n: int) -> str:
@@ -282,12 +276,11 @@ def _number(needed: int | None, lead: Lead, n: int) -> str:
 
 
 def _agreement(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
-    cells = evaluation.statistics.correlations.filter(
-        pl.col(RUN) == choice.best, pl.col(N) > 0, pl.col(TAU).is_not_nan()
-    )
+    is_defined = (pl.col(N) > 0) & pl.col(TAU).is_not_nan()
     for annotator, measure in list(evaluation.primary_measures.items())[:1]:
-        named = {ANNOTATOR: annotator, MEASURE: measure}
-        for cell in cells.filter(**named).iter_rows(named=True):
+        named = {RUN: choice.best, ANNOTATOR: annotator, MEASURE: measure}
+        cells = evaluation.statistics.correlations.filter(is_defined, **named)
+        for cell in cells.iter_rows(named=True):
             figure = with_interval(cell[TAU], cell[low_of(TAU)], cell[high_of(TAU)], 2)
             yield SENTENCES["agreement"].format(**named, figure=figure, kendall=layout.KENDALL)
 
@@ -297,11 +290,11 @@ def _labels(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
     for place, opinion in enumerate(choice.opinions):
         lead, prefers = opinion.lead, opinion.lead.significant
         # The first annotator always counts, unless its own measure decides.
-        opposed = any(one.over == opinion.best and one.significant for one in choice.leads)
+        opposed = any(own.over == opinion.best and own.significant for own in choice.leads)
         is_other = opinion.best != choice.best and (prefers or opposed)
         if (place == 0 and choice.annotator is None) or is_other:
             # On a tie no run leads that a measure could also prefer, and undecided scores prefer none.
-            agrees = opinion.best == choice.best and all(one.difference for one in choice.leads)
+            agrees = opinion.best == choice.best and all(own.difference for own in choice.leads)
             agrees = agrees and not (prefers and choice.undecided)
             case = "prefer" if prefers else "ahead" if lead.difference else "equal"
             yield SENTENCES[f"labels_{case}"].format(
@@ -317,15 +310,13 @@ def _labels(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
 
 
 def _lead(lead: Lead, mean: str = "") -> str:
-    if lead.difference == 0:
-        same = f"{lead.run} and {lead.over} have the same mean"
-        if lead.alike:
-            return same
-        sure = not math.isnan(lead.low)
-        difference = with_interval(0.0, lead.low, lead.high, plus="+")
-        return f"{same}{mean}{f', difference {difference}' * sure}"
-    by = f"{lead.run} leads {lead.over} by {with_interval(lead.difference, lead.low, lead.high)}"
-    return by if math.isnan(lead.low) else f"{by}, {layout.p_text(lead.p)}"
+    sure, interval = not math.isnan(lead.low), (lead.difference, lead.low, lead.high)
+    if lead.difference:
+        by = f"{lead.run} leads {lead.over} by {with_interval(*interval)}"
+        return f"{by}{f', {layout.p_text(lead.p)}' * sure}"
+    same = f"{lead.run} and {lead.over} have the same mean"
+    difference = f", difference {with_interval(*interval, plus='+')}" * sure
+    return same if lead.alike else f"{same}{mean}{difference}"
 
 
 def _listed(names: Sequence[str]) -> str:

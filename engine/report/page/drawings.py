@@ -23,7 +23,7 @@ from engine.report.page.plotting import (
     name_rows,
 )
 from engine.statistics.runs import Interval
-from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN, TAU
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN, TAU, VALUE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,13 +61,11 @@ def drawings(findings: Findings) -> Iterator[Drawing]:
 
 
 def _differences(findings: Findings) -> Drawing:
-    best, choice = findings.best_run, findings.summary["verdict"]
+    best, choice = findings.best_run, findings.verdict
     shown = [run for run in findings.runs if run in findings.leads][: _MOST_RUNS - 1]
     leads = [findings.leads[run] for run in shown]
-    rows = [
-        (run, -lead["difference"], -lead["high"], -lead["low"])
-        for run, lead in zip(shown, leads, strict=True)
-    ]
+    ends = ("difference", "high", "low")
+    rows = [(lead["over"], *(-lead[name] for name in ends)) for lead in leads]
     score = f"end-to-end score ({findings.metric})"
     if choice["annotator"]:
         score = f"{choice['annotator']} {choice['measure']}"
@@ -102,17 +100,19 @@ def _scores(findings: Findings) -> Drawing:
         axes = figure.add_subplot()
         for place, (name, means) in enumerate(series):
             offset = (place - (len(series) - 1) / 2) * 0.7 / len(series)
-            points = [(row + offset, *_point(mean)) for row, mean in enumerate(means) if mean]
+            points = [
+                (row + offset, mean.value, mean.low, mean.high)
+                for row, mean in enumerate(means)
+                if mean
+            ]
             draw_intervals(axes, points, place, name)
         name_rows(axes, runs)
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
         axes.set_xlabel("mean over queries")
         add_legend(figure, axes, len(series))
 
-    numbers = {mean.n for _, means in series for mean in means if mean is not None}
-    more = f" The {_MOST_RUNS} best of {len(findings.runs)} runs." * (
-        len(findings.runs) > _MOST_RUNS
-    )
+    numbers, known = {mean.n for _, means in series for mean in means if mean}, len(findings.runs)
+    more = f" The {_MOST_RUNS} best of {known} runs." * (known > _MOST_RUNS)
     return Drawing(
         "scores",
         "End-to-end score and labels' scores, by run",
@@ -137,13 +137,13 @@ def _correlations(findings: Findings) -> Drawing:
             point = (row, cell[TAU], cell[tables.low_of(TAU)], cell[tables.high_of(TAU)])
             draw_intervals(axes, [point], 0, label)
         axes.axvline(0, color=INK, linewidth=0.8)
-        named = ((cell[tables.ANNOTATOR], cell[tables.MEASURE]) for cell in cells)
-        name_rows(axes, [f"{one} {findings.named(measure, one)}" for one, measure in named])
+        measures = ((cell[ANNOTATOR], cell[tables.MEASURE]) for cell in cells)
+        name_rows(axes, [f"{name} {findings.named(measure, name)}" for name, measure in measures])
         axes.set_xlabel("Kendall's tau with the end-to-end score")
         add_legend(figure, axes, 2)
 
     methods = sorted({cell[tables.METHOD] for cell in cells} - {""})
-    made = f", {' or '.join(layout.METHODS[one][1] for one in methods)}" if methods else ""
+    made = f", {' or '.join(layout.METHODS[name][1] for name in methods)}" if methods else ""
     return Drawing(
         "agreement",
         f"How far each kind of label agrees with the reader, run {findings.best_run}",
@@ -165,11 +165,10 @@ def _by_measure(findings: Findings, binned: Mapping[str, _Bins]) -> Drawing:
         axes = figure.add_subplot()
         for place, (name, bins) in enumerate(binned.items()):
             aside = (place - (len(binned) - 1) / 2) * beside
-            points = [(measure + aside, *_point(score)) for measure, score in bins]
+            points = [(measure + aside, mean.value, mean.low, mean.high) for measure, mean in bins]
             label = f"{name} {findings.named(findings.primary_measures[name], name)}"
             draw_intervals(axes, points, place, label, joined=True)
-        axes.set_xlabel("value of the measure")
-        axes.set_ylabel(f"end-to-end score ({findings.metric})")
+        axes.set(xlabel="value of the measure", ylabel=f"end-to-end score ({findings.metric})")
         axes.set_ylim(bottom=0)
         add_legend(figure, axes, len(binned))
 
@@ -194,16 +193,10 @@ def _by_rank(findings: Findings, ranked: pl.DataFrame) -> Drawing:
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for place, name in enumerate(names):
-            of_one = ranked.filter(pl.col("annotator") == name).sort("rank")
-            axes.plot(
-                of_one["rank"].to_numpy(),
-                of_one["share"].to_numpy(),
-                color=COLOURS[place],
-                marker=MARKERS[place] if of_one.height <= 60 else None,
-                markersize=4.5,
-                linewidth=1.5,
-                label=name,
-            )
+            ranks, shares = ranked.filter(annotator=name).select("rank", "share")
+            marker = MARKERS[place] if len(ranks) <= 60 else None
+            style = {"color": COLOURS[place], "markersize": 4.5, "linewidth": 1.5}
+            axes.plot(ranks.to_numpy(), shares.to_numpy(), marker=marker, label=name, **style)
         axes.set(xlabel="rank in the list", ylabel="share labelled above 0", ylim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         add_legend(figure, axes, len(names))
@@ -224,6 +217,8 @@ def _of_annotators(first: str, pairs: Sequence[_Pair]) -> Drawing:
     hatches = ("", "//", "\\\\", "")
     colours = (COLOURS[2], COLOURS[0], COLOURS[1], FAINT)
 
+    names = [f"{first} and {other}"] if len(pairs) == 1 else [pair.other for pair in pairs]
+
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         left = [0.0] * len(pairs)
@@ -234,9 +229,7 @@ def _of_annotators(first: str, pairs: Sequence[_Pair]) -> Drawing:
                 hatch=hatch, edgecolor=INK, linewidth=0.4, label=legend,
             )  # fmt: skip
             left = [before + width for before, width in zip(left, widths, strict=True)]
-        name_rows(
-            axes, [f"{first} and {pair.other}" if len(pairs) == 1 else pair.other for pair in pairs]
-        )
+        name_rows(axes, names)
         axes.set(xlim=(0, 1), xlabel="share of the listed passages")
         add_legend(figure, axes, 4)
 
@@ -252,16 +245,11 @@ def _of_annotators(first: str, pairs: Sequence[_Pair]) -> Drawing:
 
 def _at_each_k(findings: Findings) -> pl.DataFrame:
     # The cutoff of the measure follows k, so the first row of a k has it.
-    return (
-        findings.table("conditions")
-        .filter(pl.col("run").eq_missing(findings.best_run), pl.col("n") > 0)
-        .filter(
-            pl.col("reader") == pl.col("reader").first(),
-            pl.col("augmentation") == pl.col("augmentation").first(),
-        )
-        .unique(["annotator", "k"], keep="first", maintain_order=True)
-        .filter(pl.col("tau").is_not_nan())
-    )
+    rows = findings.table("conditions")
+    rows = rows.filter(pl.col("run").eq_missing(findings.best_run), pl.col("n") > 0)
+    main = (pl.col(name) == pl.col(name).first() for name in ("reader", "augmentation"))
+    rows = rows.filter(*main).unique(["annotator", "k"], keep="first", maintain_order=True)
+    return rows.filter(pl.col(TAU).is_not_nan())
 
 
 def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
@@ -272,8 +260,8 @@ def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for place, name in enumerate(names):
-            of_one = primary.filter(pl.col("annotator") == name).sort("k")
-            points = of_one.select("k", TAU, tables.low_of(TAU), tables.high_of(TAU)).rows()
+            at_each = primary.filter(annotator=name).sort("k")
+            points = at_each.select("k", TAU, tables.low_of(TAU), tables.high_of(TAU)).rows()
             draw_intervals(axes, points, place, name, joined=True)
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -290,10 +278,6 @@ def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
     )
 
 
-def _point(mean: Interval) -> tuple[float, float, float]:
-    return mean.value, mean.low, mean.high
-
-
 def _range(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -308,9 +292,9 @@ class _Pair(NamedTuple):
 
 
 def by_rank(findings: Findings) -> pl.DataFrame:
-    """Share of the best run's passages with a label above 0, by annotator and rank, and their number.
+    """``annotator``, ``rank``, and the ``share`` of the best run's ``n`` passages there whose label is above 0.
 
-    Columns ``annotator``, ``rank``, ``share``, ``n``; empty if the page has no passages.
+    Empty if the page has no passages.
     """
     if findings.sources is None or findings.complete_traces.is_empty():
         return pl.DataFrame()
@@ -332,11 +316,10 @@ def _pairs(findings: Findings) -> list[_Pair]:
         QUERY_ID, DOC_ID, ANNOTATOR, (pl.col(LABEL) > 0).alias("useful")
     )
     first, *others = findings.annotators
-    own = labels.filter(pl.col(ANNOTATOR) == first).drop(ANNOTATOR)
+    own = labels.filter(annotator=first)
     pairs = []
     for second in others:
-        other = labels.filter(pl.col(ANNOTATOR) == second).drop(ANNOTATOR)
-        both = own.join(other, on=[QUERY_ID, DOC_ID], suffix="_b")
+        both = own.join(labels.filter(annotator=second), on=[QUERY_ID, DOC_ID], suffix="_b")
         if not both.is_empty():
             a, b, n = both["useful"], both["useful_b"], both.height
             parts = (a & b, a & ~b, ~a & b, ~a & ~b)
@@ -347,20 +330,17 @@ def _pairs(findings: Findings) -> list[_Pair]:
 def _all_binned(findings: Findings) -> dict[str, _Bins]:
     """By annotator, the groups of at least ``_FEW`` queries, if there are two: a single point shows no relation."""
     names = [name for name in findings.annotators if findings.agreement(name)][:_MOST_SERIES]
-    binned = {name: [one for one in _binned(findings, name) if one[1].n >= _FEW] for name in names}
+    binned = {name: [b for b in _bins(findings, name) if b[1].n >= _FEW] for name in names}
     return {name: bins for name, bins in binned.items() if len(bins) > 1}
 
 
-def _binned(findings: Findings, annotator: str) -> _Bins:
+def _bins(findings: Findings, annotator: str) -> _Bins:
     """Groups of the best run's queries by primary measure, with its mean and the interval of the end-to-end score."""
-    scores = findings.scores(annotator, findings.primary_measures[annotator])
-    scores = scores.filter(pl.col(RUN).eq_missing(findings.best_run)).rename(
-        {tables.VALUE: "measure"}
-    )
-    whole = findings.downstream.filter(pl.col(RUN).eq_missing(findings.best_run))
-    paired = (
-        scores.drop(RUN).join(whole.select(QUERY_ID, tables.VALUE), on=QUERY_ID).sort("measure")
-    )
+    best = pl.col(RUN).eq_missing(findings.best_run)
+    scores = findings.scores(annotator, findings.primary_measures[annotator]).filter(best)
+    measures = scores.select(QUERY_ID, pl.col(VALUE).alias("measure"))
+    whole = findings.downstream.filter(best).select(QUERY_ID, VALUE)
+    paired = measures.join(whole, on=QUERY_ID).sort("measure")
     # Equal values share a bin, by the middle place among them.
     place = (pl.col("measure").rank("average") - 0.5) / pl.len()
     grouped = paired.with_columns((place * _BINS).floor().clip(0, _BINS - 1).alias("bin"))

@@ -18,14 +18,19 @@ import polars as pl
 from engine.messages.characters import words_within
 from engine.messages.wording import counted, cut
 from engine.report import grids, header, printed, study_report, verdict
-from engine.report.findings import Findings, conditions_of, costs_together
+from engine.report.findings import Findings, costs_together
 from engine.report.layout import Answer, Grid, calls_line, sentence
 from engine.report.page.render import Part
+from engine.report.summary import conditions_of
 from engine.tables import MEASURE, QUERY, QUERY_ID, RUN
 
 _LONGEST_OUTPUT = 80
 # Undecided runs are counted from this number on, and named below it.
 _NAMED = 3
+_COSTS = (
+    "LLM calls of this evaluation. Shared prefix: the share of prompt tokens that need no computation, since calls begin "
+    "alike."
+)
 WORDS = "words of the question"
 # Limits: groups of a field, queries in the smallest group, and runs.
 _MOST, _LEAST, _MOST_RUNS = 12, 5, 20
@@ -43,11 +48,10 @@ class Slices:
     places: Mapping[str, int]
 
 
-def said(findings: Findings) -> list[str]:
+def verdict_of(findings: Findings) -> list[str]:
     """The verdict: its first sentence, which names the run to choose, and lines on its certainty."""
-    first, *others = verdict.said(findings.summary) or [
-        f"{findings.best_run}: an earlier version wrote no verdict"
-    ]
+    unknown = f"{findings.best_run}: an earlier version wrote no verdict"
+    first, *others = verdict.sentences_of(findings.summary) or [unknown]
     headline, _, by = first.partition(". ")
     return [sentence(headline), *filter(None, [by]), *others]
 
@@ -55,28 +59,26 @@ def said(findings: Findings) -> list[str]:
 def answer(findings: Findings) -> Answer:
     """The run to choose, the possible loss and the certainty of that choice, and the cost of the evaluation."""
     summary = findings.summary
-    headline, *reasons = said(findings)
-    lost = verdict.loss(summary["verdict"] or {}, findings.confidence)
+    headline, *lines = verdict_of(findings)
+    lost = verdict.loss(findings.verdict, findings.confidence)
     # The decision repeats the loss.
-    reasons = [one.replace(lost, "").strip() for one in reasons]
+    reasons = filter(None, (line.replace(lost, "").strip() for line in lines))
     costs = costs_together(findings.roles.values())
     facts = [("LLM calls", calls_line(costs) if costs.wanted else "none")]
     if date := (summary.get("audit") or {}).get("date"):
-        # To the minute: 2026-11-23 08:34, in UTC.
-        facts.append(("date", f"{date[:16].replace('T', ' ')} UTC"))
+        facts.append(("date", f"{date[:16].replace('T', ' ')} UTC"))  # to the minute
     about, decision = header.lines(summary), _decision(findings, lost)
-    return Answer(headline, [*filter(None, reasons)], facts, about, decision=decision)
+    return Answer(headline, [*reasons], facts, about, decision=decision)
 
 
 def _decision(findings: Findings, lost: str) -> str:
     """The possible loss by choosing the best run, or the least loss by choosing another; else the text ``lost``."""
-    choice, leads = findings.summary["verdict"], findings.leads.values()
+    choice, leads = findings.verdict, findings.leads.values()
     if not leads or not all(math.isfinite(lead["low"]) for lead in leads):
         return lost
-    if choice["annotator"]:
-        score = f"{choice['annotator']} {findings.named(choice['measure'], choice['annotator'])}"
-    else:
-        score = findings.metric
+    score = findings.metric
+    if annotator := choice["annotator"]:
+        score = f"{annotator} {findings.named(choice['measure'], annotator)}"
     least, level = min(lead["low"] for lead in leads), f"{findings.confidence * 100:g}%"
     if all(lead["significant"] for lead in leads):
         if len(leads) > 1:
@@ -84,7 +86,7 @@ def _decision(findings: Findings, lost: str) -> str:
         ((other, lead),) = findings.leads.items()
         figures = f"{lead['difference']:.3f} in {score} ({level} interval: {least:.3f} to {lead['high']:.3f})"
         return f"If you choose {other}, you lose about {figures}."
-    own, most = (verdict.at_most(one) for one in (-least, choice.get("most_lost") or math.nan))
+    own, most = map(verdict.at_most, (-least, choice.get("most_lost") or math.nan))
     if own == most or not lost:
         return lost
     of_best = f"If you choose {choice['best']}, you lose at most {own} in {score} ({level})"
@@ -93,7 +95,7 @@ def _decision(findings: Findings, lost: str) -> str:
     return f"{of_best}; if you choose {other}, at most {most}."
 
 
-def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
+def sections(findings: Findings, groups: Sequence[Slices] = ()) -> Iterator[Part]:
     """The sections of the page in order, each with its tables; sections without figures are left out.
 
     ``page.html.j2`` writes the bodies of ``runs``, ``trust``, ``conditions`` and ``queries``; in other sections tables and
@@ -110,7 +112,7 @@ def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
     if conditions_of(findings.summary):
         varied = study_report.study_grids(findings)
         yield Part("conditions", "Conditions", "The conditions of the study", varied)
-    by_group = slices_grid(findings, made)
+    by_group = slices_grid(findings, groups)
     if by_group.rows:
         label = "Scores by group of queries"
         yield Part("groups", "Groups", "Groups of queries", [by_group], label=label)
@@ -118,13 +120,8 @@ def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
     if findings.summary.get("outputs"):
         title, label = "What readers answered", "Commonest outputs"
         yield Part("outputs", "", title, [_outputs(findings)], label=label)
-    costs = grids.costs(findings)
+    costs = replace(grids.costs(findings), caption=_COSTS)
     if costs.rows:
-        caption = (
-            "LLM calls of this evaluation. Shared prefix: the share of prompt tokens that need no computation, since calls "
-            "begin alike."
-        )
-        costs = replace(costs, caption=caption)
         yield Part("cost", "Cost", "What it cost", [costs], label=costs.title)
     every = printed.full_grids(findings)
     if further := [grid for grid in every if grid.rows and grid.name not in shown]:
@@ -147,9 +144,9 @@ def _leaderboard(findings: Findings) -> Grid:
             "intervals. Use it to choose."
         )
     for file in (findings.summary.get("audit") or {}).get("files", ()):
-        if header := file.get("header"):
-            said = cut(" \N{MIDDLE DOT} ".join(header), 8 * _LONGEST_OUTPUT)
-            caption += f" {PurePath(file['path']).name} says of itself: {said}."
+        if comments := file.get("header"):
+            text = cut(" \N{MIDDLE DOT} ".join(comments), 8 * _LONGEST_OUTPUT)
+            caption += f" {PurePath(file['path']).name} says of itself: {text}."
     return replace(grids.leaderboard(findings), caption=caption)
 
 
@@ -181,9 +178,9 @@ def _agreement(findings: Findings) -> Grid:
 
 
 def _outputs(findings: Findings) -> Grid:
-    outputs = findings.summary["outputs"]
     rows = [
-        [cut(one["output"], _LONGEST_OUTPUT) or "(nothing)", f"{one['reads']:,}"] for one in outputs
+        [cut(row["output"], _LONGEST_OUTPUT) or "(nothing)", f"{row['reads']:,}"]
+        for row in findings.summary["outputs"]
     ]
     caption = "The commonest outputs of readers, each LLM call counted once."
     return Grid("outputs", caption, ["output", "LLM calls"], rows)
@@ -209,21 +206,22 @@ def slices(findings: Findings) -> list[Slices]:
         further = findings.sources.fields.get(query_id, {})
         for name, value in {**further, WORDS: str(len(words_within(text)))}.items():
             fields.setdefault(name, {})[query_id] = value
-    made = []
+    groupings = []
     for field, values in fields.items():
-        groups = _grouped(values)
+        groups = _groups_of(values)
         names = list(dict.fromkeys(name for _, name in sorted(groups.values())))
         if 2 <= len(names) <= _MOST:
             places = {query_id: names.index(name) for query_id, (_, name) in groups.items()}
-            made.append(Slices(field, names, places))
-    return made
+            groupings.append(Slices(field, names, places))
+    return groupings
 
 
-def _grouped(values: Mapping[str, str]) -> dict[str, tuple[float, str]]:
+def _groups_of(values: Mapping[str, str]) -> dict[str, tuple[float, str]]:
     distinct = set(values.values())
     if not all(map(_NUMBER.fullmatch, distinct)):
         is_date = len(distinct) > _MOST and all(map(_DATE.fullmatch, distinct))
-        return {one: (0.0, value[:4] if is_date else value) for one, value in values.items()}
+        letters = 4 if is_date else None
+        return {query_id: (0.0, value[:letters]) for query_id, value in values.items()}
     numbers = {query_id: float(value) for query_id, value in values.items()}
     if len(distinct) <= _MOST_NUMBERS:
         return {query_id: (number, values[query_id]) for query_id, number in numbers.items()}
@@ -231,12 +229,14 @@ def _grouped(values: Mapping[str, str]) -> dict[str, tuple[float, str]]:
     parts: dict[int, list[float]] = {}
     for number in numbers.values():
         parts.setdefault(bisect_right(edges, number), []).append(number)
-    spans = {part: dict.fromkeys((f"{min(of):g}", f"{max(of):g}")) for part, of in parts.items()}
-    named = {part: (min(of), " to ".join(spans[part])) for part, of in parts.items()}
+    named = {
+        part: (min(own), " to ".join(dict.fromkeys((f"{min(own):g}", f"{max(own):g}"))))
+        for part, own in parts.items()
+    }
     return {query_id: named[bisect_right(edges, number)] for query_id, number in numbers.items()}
 
 
-def slices_grid(findings: Findings, made: Sequence[Slices]) -> Grid:
+def slices_grid(findings: Findings, groupings: Sequence[Slices]) -> Grid:
     """Mean of the deciding score by run, with its interval, in each group of at least ``_LEAST`` queries.
 
     A field with fewer than two such groups has no row: there is nothing to compare.
@@ -244,21 +244,21 @@ def slices_grid(findings: Findings, made: Sequence[Slices]) -> Grid:
     runs, scores = findings.runs[:_MOST_RUNS], findings.downstream
     score = f"end-to-end score ({findings.metric})"
     if scores.is_empty():
-        annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
+        annotator, measure = findings.first_measure
         scores = findings.scores(annotator, measure)
         score = f"{annotator} {findings.named(measure, annotator)}"
     rows, small = [], 0
-    for one in made:
-        place = pl.col(QUERY_ID).replace_strict(dict(one.places), default=None)
-        of_field = []
-        for number, name in enumerate(one.names):
+    for groups in groupings:
+        place = pl.col(QUERY_ID).replace_strict(dict(groups.places), default=None)
+        own = []
+        for number, name in enumerate(groups.names):
             group = scores.filter(place == number)
             means = [findings.interval(group.filter(pl.col(RUN) == run)) for run in runs]
             n = max((mean.n for mean in means if mean), default=0)
             small += n < _LEAST
             if n >= _LEAST:
-                of_field.append([one.field, name, str(n), *map(grids.mean_cell, means)])
-        rows += of_field if len(of_field) > 1 else []
+                own.append([groups.field, name, str(n), *map(grids.mean_cell, means)])
+        rows += own if len(own) > 1 else []
     caption = (
         f"Mean {score} with {findings.confidence:.0%} intervals of each mean, over groups of queries by the fields of "
         f"their file that have at most {_MOST} values (numbers in quarters, dates by year) and by the length of the "

@@ -98,19 +98,9 @@ def draw_intervals(
     places, values, lows, highs = np.array(points, float).reshape(-1, 4).T
     errors = np.nan_to_num(np.maximum(0.0, [values - lows, highs - values]))
     x, y = (places, values) if upright else (values, places)
-    axes.errorbar(
-        x,
-        y,
-        yerr=errors if upright else None,
-        xerr=None if upright else errors,
-        fmt=MARKERS[series % len(MARKERS)],
-        color=colour,
-        markersize=5.5,
-        linewidth=1.4,
-        capsize=2.5,
-        label=label,
-        zorder=3,
-    )
+    marker, bars = MARKERS[series % len(MARKERS)], {"yerr" if upright else "xerr": errors}
+    style: Any = {"fmt": marker, "color": colour, "markersize": 5.5, "linewidth": 1.4, **bars}
+    axes.errorbar(x, y, capsize=2.5, label=label, zorder=3, **style)
     if upright:
         axes.plot(places, values, color=colour, linewidth=1.4)
 

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import polars as pl
@@ -43,53 +44,43 @@ FILTERS = ("useful_absent", "present_useless", "list_fails", "single_fails")
 
 @dataclass(frozen=True)
 class Row:
-    """A query in the table, with fields in the order that the page's script expects.
-
-    Attributes:
-        query_id, text: the query; an empty text if the page has none.
-        scores, measures: by run, in the order of ``Findings.runs``: the end-to-end score, and the first
-            annotator's primary measure; None for missing values.
-        useful, holding: number of listed passages from which the reader answers, and that contain the answer;
-            None if not checked.
-        kinds: the keys of the filters that let it through.
-        part: the number of the script with its details; 0 for none.
-        answers, outputs: the first gold answer and how many more, and the output of every run, as far as there is room.
-        groups: the place of its group in each of ``slices``; None without one.
-    """
+    """A query in the table; what is by run is in the order of ``Findings.runs``, None for missing values."""
 
     query_id: str
-    text: str
-    scores: Sequence[float | None]
-    measures: Sequence[float | None]
-    useful: int | None = None
-    holding: int | None = None
-    kinds: Sequence[str] = ()
-    part: int = 0
-    answers: str = ""
-    outputs: Sequence[str | None] = ()
-    groups: Sequence[int | None] = ()
+    text: str  # empty if the page has none
+    scores: Sequence[float | None]  # end to end, by run
+    measures: Sequence[float | None]  # the first annotator's primary measure, by run
+    useful: int | None = None  # listed passages from which the reader answers; None if not checked
+    holding: int | None = None  # listed passages that contain the answer; None if not checked
+    kinds: Sequence[str] = ()  # the keys of the filters that let it through
+    part: int = 0  # the number of the script with its details; 0 for none
+    answers: str = ""  # the first gold answer, and how many more
+    outputs: Sequence[str | None] = ()  # by run
+    groups: Sequence[int | None] = ()  # the place of its group in each of ``slices``
 
 
 def filters(findings: Findings) -> list[str]:
     """The filters that can match a query, by the labels and reads of the evaluation."""
     if findings.sources is None:
         return []
-    by_reader, by_answer = _looked(findings)
+    by_reader, by_answer = _checkers(findings)
     both = by_reader is not None and by_answer is not None
     lists = by_reader is not None and not findings.downstream.is_empty()
     return [*(FILTERS[:2] if both else ()), *(FILTERS[2:] if lists else ())]
 
 
-def _looked(findings: Findings) -> tuple[str | None, str | None]:
+def _checkers(findings: Findings) -> tuple[str | None, str | None]:
     """The first annotator for which the reader itself reads each passage, and the first that looks for the answer."""
     names = [name for name in findings.annotators if name not in findings.partly_labelled]
     known = [ANNOTATORS[name] for name in names if name in ANNOTATORS]
-    own = (one.name for one in known if one.is_the_readers)
-    finds = (one.name for one in known if one.finds_answers)
+    own = (annotator.name for annotator in known if annotator.is_the_readers)
+    finds = (annotator.name for annotator in known if annotator.finds_answers)
     return next(own, None), next(finds, None)
 
 
-def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[tuple[Sequence[Row], str]]:
+def parts(
+    findings: Findings, groupings: Sequence[Slices] = ()
+) -> Iterator[tuple[Sequence[Row], str]]:
     """The queries of the page in parts: rows, and the script with their details, empty if the page has no passages."""
     if findings.sources is None:
         most = _ordered(findings).head(MOST_QUERIES)
@@ -106,9 +97,9 @@ def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[tuple[Seq
         if query_id not in scores.known and query_id not in details.listed:
             continue
         row = scores.row(query_id)
-        found = details.of(query_id, text, answers, row)
-        contents.append(f"{json.dumps(query_id)}: {json.dumps(found, ensure_ascii=False)}")
-        groups = [one.places.get(query_id) for one in made]
+        of_query = details.of(query_id, text, answers, row)
+        contents.append(f"{json.dumps(query_id)}: {json.dumps(of_query, ensure_ascii=False)}")
+        groups = [grouping.places.get(query_id) for grouping in groupings]
         more = f" +{len(answers) - 1} more" if len(answers) > 1 else ""
         gold = cut(answers[0], _SHOWN) + more if answers else ""
         known = details.summary(query_id, row.scores)
@@ -123,8 +114,7 @@ def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[tuple[Seq
 
 def _ordered(findings: Findings) -> pl.Series:
     """Ids of the scored queries: queries on which runs differ first, then by the gap between measure and end-to-end score."""
-    annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
-    scores = findings.scores(annotator, measure).rename({VALUE: "measure"})
+    scores = findings.scores(*findings.first_measure).rename({VALUE: "measure"})
     whole = findings.downstream.select(RUN, QUERY_ID, VALUE)
     both = scores.join(whole, on=[RUN, QUERY_ID], how="full", coalesce=True)
     apart = (pl.col("measure") - pl.col(VALUE)).abs().max().fill_null(0.0)
@@ -145,35 +135,25 @@ def escaped(script: str) -> str:
 class _Scores:
     def __init__(self, findings: Findings, query_ids: pl.Series) -> None:
         self._runs = findings.runs
-        annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
-        self._end_to_end = _by_run_and_query(findings.downstream, query_ids, VALUE, OUTPUT)
-        self._measures = _by_run_and_query(findings.scores(annotator, measure), query_ids, VALUE)
+        among = pl.col(QUERY_ID).is_in(query_ids.implode())
+        whole = findings.downstream.filter(among).select(RUN, QUERY_ID, VALUE, OUTPUT)
+        measures = findings.scores(*findings.first_measure).filter(among)
+        self._end_to_end = {row[:2]: row[2:] for row in whole.iter_rows()}
+        self._measures = {row[:2]: row[2] for row in measures.iter_rows()}
         self.known = {query_id for _, query_id in (*self._end_to_end, *self._measures)}
 
     def row(self, query_id: str) -> Row:
         """A query's row, before its labels and texts are added."""
-        whole = [self._end_to_end.get((run, query_id), (None, None)) for run in self._runs]
-        return Row(
-            query_id,
-            "",
-            [score for score, _ in whole],
-            [self._measures.get((run, query_id), (None,))[0] for run in self._runs],
-            outputs=[output for _, output in whole],
-        )
-
-
-def _by_run_and_query(
-    scores: pl.DataFrame, query_ids: pl.Series, *columns: str
-) -> dict[Pair, tuple[Any, ...]]:
-    of_them = scores.filter(pl.col(QUERY_ID).is_in(query_ids.implode()))
-    rows = of_them.select(RUN, QUERY_ID, *columns).iter_rows()
-    return {(run, query_id): tuple(values) for run, query_id, *values in rows}
+        keys = [(run, query_id) for run in self._runs]
+        whole = [self._end_to_end.get(key, (None, None)) for key in keys]
+        scores, outputs = ([values[place] for values in whole] for place in (0, 1))
+        return Row(query_id, "", scores, [*map(self._measures.get, keys)], outputs=outputs)
 
 
 def _prompts_of(findings: Findings) -> list[tuple[str, dict[str, Any]]]:
     """By role, the reader's first: its fingerprint, and ``Prompt.described``; empty for results of earlier versions."""
-    roles = [one for one in findings.summary.values() if isinstance(one, dict)]
-    return [(one["fingerprint"], one[PROMPT_PARTS]) for one in roles if one.get(PROMPT_PARTS)]
+    roles = [role for role in findings.summary.values() if isinstance(role, dict)]
+    return [(role["fingerprint"], role[PROMPT_PARTS]) for role in roles if role.get(PROMPT_PARTS)]
 
 
 class _Calls:
@@ -181,25 +161,19 @@ class _Calls:
 
     def __init__(self, findings: Findings) -> None:
         self._prompts = [(key, Prompt.of(parts)) for key, parts in _prompts_of(findings)]
-        columns = (
-            tables.PROMPT_TOKENS,
-            tables.OUTPUT_TOKENS,
-            tables.TRUNCATED,
-            tables.THOUGHT,
-            tables.SECONDS,
-        )
         self._calls: dict[str, list[Any]] = {}
         self._keys: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
         self._outputs: dict[str, str] = {}
-        identity = (READ_KEY, QUERY_ID, tables.DOC_IDS, OUTPUT)
-        rows = findings.table("reads").select(*identity, *columns).iter_rows()
-        for key, query_id, doc_ids, output, *tokens, truncated, thought, seconds in rows:
-            self._outputs[key] = output
-            timed = None if seconds is None else round(seconds, 4)
-            call = self._calls[key] = [*tokens, int(truncated or 0), thought or None, timed]
+        for row in findings.table("reads").iter_rows(named=True):
+            key, seconds = row[READ_KEY], row[tables.SECONDS]
+            self._outputs[key] = row[OUTPUT]
+            call = [row[tables.PROMPT_TOKENS], row[tables.OUTPUT_TOKENS]]
+            call += [int(row[tables.TRUNCATED] or 0), row[tables.THOUGHT] or None]
+            call.append(None if seconds is None else round(seconds, 4))
             while call[-1] is None:
                 call.pop()
-            self._keys[query_id, tuple(doc_ids)].append(key)
+            self._calls[key] = call
+            self._keys[row[QUERY_ID], tuple(row[tables.DOC_IDS])].append(key)
 
     def of_key(self, key: str, query: str, passages: Sequence[tuple[str, str]]) -> list[Any] | None:
         """A call: the place of its prompt (None if its text is unknown), the tokens of prompt and output, whether
@@ -228,15 +202,15 @@ class _Calls:
         """The reader's call of a list; None if calls in other roles look the same."""
         keys = dict.fromkeys(self._keys.get((query_id, tuple(doc_ids)), []))
         calls = [call for key in keys if (call := self.of_key(key, query, passages))]
-        found = [call for call in calls if call[0] == 0] or calls
-        return found[0] if found and (found[0][0] == 0 or len(calls) == 1) else None
+        own = [call for call in calls if call[0] == 0] or calls * (len(calls) == 1)
+        return own[0] if own else None
 
 
 class _Details:
     def __init__(self, findings: Findings) -> None:
         assert findings.sources is not None
         self._runs = findings.runs
-        self._by_reader, self._by_answer = _looked(findings)
+        self._by_reader, self._by_answer = _checkers(findings)
         settings = findings.configuration
         most = settings["end_to_end_k"] or settings["k"]
         # Number of passages in a list that is read; under a budget of tokens, each list has its own.
@@ -244,43 +218,39 @@ class _Details:
         self._own: dict[Pair, int] = {}
         self.listed: dict[str, dict[str, list[str]]] = defaultdict(dict)
         ordered = findings.sources.runs.sort(QUERY_ID, RUN, RANK)
-        for query_id, run, doc_ids in (
-            ordered.group_by(QUERY_ID, RUN, maintain_order=True).agg(DOC_ID).iter_rows()
-        ):
+        lists = ordered.group_by(QUERY_ID, RUN, maintain_order=True).agg(DOC_ID)
+        for query_id, run, doc_ids in lists.iter_rows():
             self.listed[query_id][run] = doc_ids
         corpus = findings.sources.corpus.select(DOC_ID, TITLE, TEXT)
         self._texts = {row[0]: row[1:] for row in corpus.iter_rows()}
         self._calls, self._searches = _Calls(findings), searches(findings)
         if isinstance(most, str):
-            for run, query_id, output in findings.downstream.select(
-                RUN, QUERY_ID, OUTPUT
-            ).iter_rows():
+            outputs = findings.downstream.select(RUN, QUERY_ID, OUTPUT)
+            for run, query_id, output in outputs.iter_rows():
                 listed = self.listed.get(query_id, {}).get(run, [])
                 self._own[run, query_id] = self._calls.longest(query_id, listed, output)
         self._traces: dict[Pair, dict[str, list[Any]]] = defaultdict(dict)
+        keys = (QUERY_ID, DOC_ID, tables.ANNOTATOR)
         columns = (READ_KEY, LABEL, OUTPUT, tables.ANSWER, tables.CONFIDENCE)
-        traces = findings.traces.drop_nulls(LABEL).select(
-            QUERY_ID, DOC_ID, tables.ANNOTATOR, *columns
-        )
+        traces = findings.traces.drop_nulls(LABEL).select(*keys, *columns)
         for query_id, doc_id, annotator, *trace in traces.iter_rows():
             self._traces[query_id, doc_id][annotator] = trace
 
     def of(self, query_id: str, query: str, answers: Sequence[str], row: Row) -> dict[str, Any]:
         lists = self.listed.get(query_id, {})
-        named = dict.fromkeys(doc_id for of_run in lists.values() for doc_id in of_run)
+        named = dict.fromkeys(chain.from_iterable(lists.values()))
         runs = []
         for run, score, output in zip(self._runs, row.scores, row.outputs, strict=True):
-            listed = lists.get(run, [])
-            given = self._given(run, query_id)
-            texts = [self._texts.get(doc_id, ("", "")) for doc_id in given]
-            call = None if score is None else self._calls.of_list(query_id, query, given, texts)
+            listed, prompted = lists.get(run, []), self._prompted(run, query_id)
+            texts = [self._texts.get(doc_id, ("", "")) for doc_id in prompted]
+            call = None if score is None else self._calls.of_list(query_id, query, prompted, texts)
             shown = {"score": score, "output": output, "list": listed, "call": call}
-            shown |= {"given": len(given)} if self._own else {}
+            shown |= {"given": len(prompted)} if self._own else {}
             runs.append(shown | self._searches.get((run, query_id), {}))
         passages = {doc_id: self._passage(query_id, query, doc_id) for doc_id in named}
         return {"answers": list(answers), "passages": passages, "runs": runs}
 
-    def _given(self, run: str, query_id: str) -> list[str]:
+    def _prompted(self, run: str, query_id: str) -> list[str]:
         listed = self.listed.get(query_id, {}).get(run, [])
         return listed[: self._own.get((run, query_id), self._most)]
 
@@ -288,31 +258,28 @@ class _Details:
         text, labels = self._texts.get(doc_id, ("", "")), {}
         calls: dict[str, list[Any]] = {}
         for annotator, (key, *trace) in self._traces.get((query_id, doc_id), {}).items():
-            found = calls.get(key) or self._calls.of_key(key, query, [text]) if key else None
-            if found:
-                calls[key] = found
-            labels[annotator] = _trimmed([*trace, 1 + list(calls).index(key) if found else None])
+            call = calls.get(key) or self._calls.of_key(key, query, [text]) if key else None
+            if call:
+                calls[key] = call
+            labels[annotator] = _trimmed([*trace, 1 + list(calls).index(key) if call else None])
         return [*text, labels, *([list(calls.values())] if calls else [])]
 
     def summary(self, query_id: str, scores: Sequence[float | None]) -> dict[str, Any]:
         """Numbers of ``useful`` passages and of passages ``holding`` the answer, and the ``kinds`` of the query."""
-        lists = self.listed.get(query_id, {})
-        named = {doc_id for of_run in lists.values() for doc_id in of_run}
+        named = {*chain.from_iterable(self.listed.get(query_id, {}).values())}
         useful = self._above(query_id, named, self._by_reader)
         holding = self._above(query_id, named, self._by_answer)
         kinds = []
         if useful is not None and holding is not None:
             kinds += ["useful_absent"] * bool(useful - holding)
             kinds += ["present_useless"] * bool(holding - useful)
-        if useful is not None:
-            for run, score in zip(self._runs, scores, strict=True):
-                if score is None:
-                    continue
-                alone = not useful.isdisjoint(self._given(run, query_id))
+        for run, score in zip(self._runs, scores, strict=True):
+            if useful is not None and score is not None:
+                alone = not useful.isdisjoint(self._prompted(run, query_id))
                 if alone != (score >= SUCCESS):
                     kinds.append("list_fails" if alone else "single_fails")
-        found = {"useful": useful, "holding": holding}
-        sizes = {name: None if of is None else len(of) for name, of in found.items()}
+        passages = {"useful": useful, "holding": holding}
+        sizes = {name: None if ids is None else len(ids) for name, ids in passages.items()}
         return {**sizes, "kinds": list(dict.fromkeys(kinds))}
 
     def _above(self, query_id: str, doc_ids: set[str], annotator: str | None) -> set[str] | None:
@@ -333,25 +300,27 @@ def _trimmed(trace: Sequence[Any]) -> list[Any]:
     return values
 
 
-def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()) -> dict[str, Any]:
+def as_json(
+    rows: Sequence[Row], findings: Findings, groupings: Sequence[Slices] = ()
+) -> dict[str, Any]:
     """The table of queries as the page's script reads it."""
     ordered = _ordered(findings)
     places = {query_id: place for place, query_id in enumerate(ordered)}
-    kept = sorted(rows, key=lambda row: places.get(row.query_id, len(places)))[:MOST_QUERIES]
-    annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
+    shown = sorted(rows, key=lambda row: places.get(row.query_id, len(places)))[:MOST_QUERIES]
+    annotator, measure = findings.first_measure
     usable, own = filters(findings), labelling(findings)
     return {
         "runs": findings.runs,
         "metric": findings.metric if not findings.downstream.is_empty() else "",
         "measure": f"{annotator} {findings.named(measure, annotator)}".strip(),
         "annotators": findings.annotators,
-        "by_reader": _looked(findings)[0],
+        "by_reader": _checkers(findings)[0],
         "own_labels": bool(own and own[1] == READER.name),
         "given": findings.configuration["end_to_end_k"],
         "recorded": findings.configuration["end_to_end"] == "recorded",
-        "left_out": max(len(rows), len(ordered)) - len(kept),
+        "left_out": max(len(rows), len(ordered)) - len(shown),
         "filters": usable,
-        "slices": [[one.field, one.names] for one in made],
+        "slices": [[grouping.field, grouping.names] for grouping in groupings],
         "prompts": [parts for _, parts in _prompts_of(findings)] if findings.sources else [],
         "seconds": _mean_seconds(findings),
         "queries": [
@@ -368,7 +337,7 @@ def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()
                 [None if output is None else cut(output, _SHOWN) for output in row.outputs],
                 row.groups,
             ]
-            for row in kept
+            for row in shown
         ],
     }
 

@@ -16,12 +16,12 @@ from engine.messages.errors import InputError
 from engine.messages.extras import missing
 from engine.report import across_data_sets as across
 from engine.report.across_data_sets import DataSetComparison
-from engine.report.findings import Findings, conditions_of, read_findings
+from engine.report.findings import Findings, read_findings
 from engine.report.layout import typeset_grid
 from engine.report.page import drawings, overview, queries, render
 from engine.report.page.render import PageFiles
 from engine.report.page_files import BESIDE
-from engine.report.summary import SUMMARY
+from engine.report.summary import SUMMARY, conditions_of
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
@@ -31,7 +31,7 @@ from engine.sources.io.outputs import sole_writer
 _HERE = "."
 
 
-def make_page(found: Findings, out: Location) -> None:
+def make_page(findings: Findings, out: Location) -> None:
     """Make the page of results that were just written, and the pages of a study's other conditions.
 
     Results at an address are not read again: their page comes from memory. No page is made without the extra
@@ -43,24 +43,25 @@ def make_page(found: Findings, out: Location) -> None:
     if missing("page"):
         return
     folder, place = folder_at(out), folder_at(out).at
-    conditions = dict(zip(_places(found.summary), [found, *found.conditions[1:]], strict=True))
+    each = [findings, *findings.conditions[1:]]
+    conditions = dict(zip(_places(findings.summary), each, strict=True))
     if isinstance(place, Path):
-        conditions = {n: read_findings(place / n, one.sources) for n, one in conditions.items()}
+        conditions = {n: read_findings(place / n, own.sources) for n, own in conditions.items()}
     _replace_pages(conditions, folder)
 
 
 def make_page_of_all(
-    found: DataSetComparison, out: Location, settings: Mapping[str, object]
+    data_sets: DataSetComparison, out: Location, settings: Mapping[str, object]
 ) -> None:
     """Make the page of data sets whose tables were just written; without the extra ``page`` there is none."""
     if missing("page"):
         return
-    grids = [typeset_grid(one) for one in across.all_grids(found)]
-    parts = [render.Part(one.name, one.name, one.title, grids=[one]) for one in grids]
-    missing_cells, title = across.missing_cells(found), "Empty and undefined cells"
+    grids = map(typeset_grid, across.all_grids(data_sets))
+    parts = [render.Part(grid.name, grid.name, grid.title, grids=[grid]) for grid in grids]
+    missing_cells, title = across.missing_cells(data_sets), "Empty and undefined cells"
     parts.append(render.Part("empty", "empty cells", title, folded=missing_cells))
-    notes = across.notes(found)
-    page = render.Page("erag evaluate", across.answer(found), parts, [], notes, settings)
+    answer, notes = across.answer(data_sets), across.notes(data_sets)
+    page = render.Page("erag evaluate", answer, parts, [], notes, settings)
     render.replace_page(folder_at(out), partial(render.write_plain, page))
 
 
@@ -80,18 +81,17 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> PageFiles:
     again = not (findings.summary.get("shards") or findings.configuration.get("edits"))
     if passages and again:
         files = findings.files("make the page without `passages`")
-        cutoffs = {name: int(one.configuration["k"]) for name, one in conditions.items()}
+        cutoffs = {name: int(own.configuration["k"]) for name, own in conditions.items()}
         inputs = InMemoryInputs.of_files(files, k=max(cutoffs.values())).inputs
-        conditions = {
-            name: replace(one, sources=_unchanged(one, cut_inputs(inputs, cutoffs[name])))
-            for name, one in conditions.items()
-        }
+        for name, own in conditions.items():
+            sources = _unchanged(own, cut_inputs(inputs, cutoffs[name]))
+            conditions[name] = replace(own, sources=sources)
     with sole_writer(folder):
         return _replace_pages(conditions, folder_at(folder), single_file=single_file)
 
 
 def _places(summary: Mapping[str, Any]) -> list[str]:
-    return [one["directory"] for one in conditions_of(summary)] or [_HERE]
+    return [condition["directory"] for condition in conditions_of(summary)] or [_HERE]
 
 
 def _replace_pages(
@@ -113,23 +113,23 @@ def write_page(
 ) -> PageFiles:
     """Write ``report.html`` into a folder, and ``report/`` with details, pictures and tables unless a ``single_file``."""
     render.require_page()
-    made = overview.slices(findings)
+    slices = overview.slices(findings)
     parts = [
         replace(part, grids=[*map(typeset_grid, part.grids)])
-        for part in overview.sections(findings, made)
+        for part in overview.sections(findings, slices)
     ]
     rows: list[queries.Row] = []
     inlined: list[str] = []
     names: list[str] = []
-    for of_part, script in queries.parts(findings, made):
-        rows += of_part
+    for more, script in queries.parts(findings, slices):
+        rows += more
         if script and single_file:
             inlined.append(render.as_it_is(script))
         elif script:
             names.append(f"queries-{len(names) + 1:04d}.js")
             write_text(script, folder / BESIDE / names[-1])
     scripts = ["page.js", *["traces.js"] * (not findings.table("trace_runs").is_empty())]
-    content = queries.as_json(rows, findings, made)
+    content = queries.as_json(rows, findings, slices)
     data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     runs = ", ".join([*findings.runs[:3], *["…"] * (len(findings.runs) > 3)])
     text, drawn = render.drawn_page(
@@ -159,14 +159,11 @@ def write_page(
 
 
 def _unchanged(findings: Findings, inputs: EvaluationInputs) -> EvaluationInputs:
-    expected = (findings.summary.get("audit") or {}).get("tables_sha256", {})
-    digests = inputs.sha256
-    for name in ("queries", "corpus", "runs"):
-        if expected.get(name) != digests[name]:
-            raise InputError(
-                f"was made of other {'passages' if name == 'corpus' else name} than {findings.configuration[name]} has now",
-                "evaluate again, or make the page without `passages`",
-                "results.inputs",
-                path=findings.folder / SUMMARY,
-            )
+    expected, path = findings.summary.get("audit") or {}, findings.folder / SUMMARY
+    digests = expected.get("tables_sha256", {})
+    for name, called in (("queries", "queries"), ("corpus", "passages"), ("runs", "runs")):
+        if digests.get(name) != inputs.sha256[name]:
+            problem = f"was made of other {called} than {findings.configuration[name]} has now"
+            remedy = "evaluate again, or make the page without `passages`"
+            raise InputError(problem, remedy, "results.inputs", path=path)
     return inputs

@@ -84,35 +84,28 @@ class PageFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """A section of a page: ``name`` is the target of its links, ``short`` their text, empty for no link.
+    """A section of a page."""
 
-    Pictures are named. A ``folded`` part opens by a click on its title. A ``label`` names the tables for screen
-    readers, in place of headings.
-    """
-
-    name: str
-    short: str
+    name: str  # the target of its links
+    short: str  # the text of its links; empty for no link
     title: str
     grids: Sequence[Grid] = ()
-    pictures: Sequence[str] = ()
-    folded: Sequence[str] | None = None
-    label: str = ""
+    pictures: Sequence[str] = ()  # their names
+    folded: Sequence[str] | None = None  # lines that open by a click on the title
+    label: str = ""  # names the tables for screen readers, in place of headings
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page, whose parts refer to drawings by name; ``title`` is the window's title, and notes are sentences.
+    """A page, whose parts refer to drawings by name."""
 
-    Without ``with_png`` its pictures are SVG only, which takes half the time.
-    """
-
-    title: str
+    title: str  # of the window
     answer: Answer
     parts: Sequence[Part]
     drawings: Sequence[Drawing]
-    notes: Sequence[str]
+    notes: Sequence[str]  # sentences
     settings: Mapping[str, object]
-    with_png: bool = True
+    with_png: bool = True  # beside SVG, which alone takes half the time
 
 
 def require_page() -> None:
@@ -157,8 +150,7 @@ def write_files(
     beside = {} if single_file else dict(_pictures_and_tables(drawn, grids))
     for name, content in beside.items():
         write_bytes(content, folder / BESIDE / name)
-    names = [*also, *beside]
-    if names:
+    if names := [*also, *beside]:
         write_text(json.dumps(sorted(names), indent=1) + "\n", folder / BESIDE / LISTED)
     write_text(page, folder / PAGE)
     written = tuple(folder / BESIDE / name for name in names)
@@ -230,17 +222,15 @@ def _pictures_and_tables(
 
 def _for_the_page(drawn: Sequence[Picture]) -> dict[str, Picture]:
     colours = {plotting.INK: "currentColor", plotting.FAINT: "var(--line)"}
-    colours |= {
-        colour: f"var(--c{place})" for place, colour in enumerate(plotting.COLOURS, start=1)
-    }
-    found = {}
+    colours |= {colour: f"var(--c{n})" for n, colour in enumerate(plotting.COLOURS, start=1)}
+    shown = {}
     for picture in drawn:
         # Cut the prolog, which a page must not contain. matplotlib escapes the names in it.
         svg = _slim(picture.svg[picture.svg.index("<svg") :])
         for colour, variable in colours.items():
             svg = svg.replace(colour, variable)
-        found[picture.name] = replace(picture, svg=as_it_is(svg))
-    return found
+        shown[picture.name] = replace(picture, svg=as_it_is(svg))
+    return shown
 
 
 def _slim(svg: str) -> str:
@@ -287,24 +277,22 @@ def latex(grid: Grid) -> str:
         title = grid.title.removesuffix(":") + " each row" * grid.title.endswith(":")
         caption, below = title, [grid.caption]
     note = _as_latex(" ".join(below))
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_as_latex(sentence(caption or grid.name))}}}",
-            rf"\label{{tab:{re.sub('[^a-z0-9]+', '-', grid.name)}}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            head,
-            r"\midrule",
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-            *([r"\par\smallskip", rf"{{\footnotesize {note}\par}}"] if note else []),
-            r"\end{table}",
-            "",
-        ]
-    )
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_as_latex(sentence(caption or grid.name))}}}",
+        rf"\label{{tab:{re.sub('[^a-z0-9]+', '-', grid.name)}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        head,
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+        *([r"\par\smallskip", rf"{{\footnotesize {note}\par}}"] if note else []),
+        r"\end{table}",
+    ]
+    return "\n".join([*lines, ""])
 
 
 def _as_latex(text: str) -> str:
@@ -318,9 +306,9 @@ def _letter(letter: str) -> str:
     known = letter.translate(_LATEX)
     if known != letter or " " <= letter <= "~":
         return known
-    parts = unicodedata.normalize("NFD", letter)
-    if len(parts) == 2 and parts[0].isascii() and parts[1] in _ACCENTS:
-        return rf"\{_ACCENTS[parts[1]]}{{{parts[0]}}}"
+    base, *marks = unicodedata.normalize("NFD", letter)
+    if base.isascii() and len(marks) == 1 and marks[0] in _ACCENTS:
+        return rf"\{_ACCENTS[marks[0]]}{{{base}}}"
     code = ord(letter)
     return rf"\ifdefined\Uchar\symbol{{{code}}}\else U+{code:04X}\fi{{}}"
 
@@ -336,13 +324,7 @@ def comma_separated(grid: Grid) -> str:
 
 def escaped(text: str) -> str:
     """A text escaped for a single line of Markdown: HTML, pictures and links in names of runs have no effect."""
-    for mark, shown in (
-        ("\\", "\\\\"),
-        ("|", "\\|"),
-        ("<", "&lt;"),
-        ("](", "]\\("),
-        ("![", "!\\["),
-    ):
+    for mark, shown in (("\\", r"\\"), ("|", r"\|"), ("<", "&lt;"), ("](", r"]\("), ("![", r"!\[")):
         text = text.replace(mark, shown)
     return " ".join(text.split())
 

@@ -50,7 +50,7 @@ def test_a_decision_says_once_what_a_choice_may_cost(findings, low, most_lost, f
     assert {*re.findall(r"0\.\d+", said.decision)} == figures
     as_expected(said.decision)
     assert said.reasons[-1] == "Plan for more."
-    assert overview.said(changed)[-1].strip() == f"Plan for more. {lost}".strip()
+    assert overview.verdict_of(changed)[-1].strip() == f"Plan for more. {lost}".strip()
 
 
 def test_the_leaderboard_has_means_with_intervals_and_the_distance_to_the_best(findings):
