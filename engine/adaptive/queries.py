@@ -117,7 +117,7 @@ def until_decided(
             stopped |= {run: n for run in runs if run not in left | stopped.keys()}
         # Scaled from queries that both runs of a pair share; others may lack scores (``missing``, ``failed_reads``).
         needed = [
-            (found.needed(*pair, bootstrap.confidence) or 0) * n / found.shared(*pair)
+            (found.needed(*pair, bootstrap) or 0) * n / found.shared(*pair)
             for pair in pairs
             if found
         ]

@@ -288,6 +288,9 @@ ANNOTATOR = Annotator(
 PROBABILITIES = ("P(Doc)", "P(Word)", "P(Doc ∩ Word)", "P(Doc | Word)", "P(Word | Doc)")
 
 
+_EVENTS = pl.col(tables.DOCUMENT_LABEL, WORD_LABEL)
+
+
 class Probability(NamedTuple):
     """A probability in [0, 1] with its interval; NaN if the condition never occurs, bounds also if not requested."""
 
@@ -308,7 +311,6 @@ def dual_probabilities(
 
     Args:
         document, word: shape (n,), whether the event occurred for a query.
-        bootstrap: its level; without resamples there are no intervals.
         clusters: shape (n,), the cluster of every query, if queries are not independent.
     """
     always, both = np.ones_like(document), document & word
@@ -342,18 +344,12 @@ def dual_events(
     At cutoff k an event occurs for a query if it does for any passage within the first k: Doc if some passage is of a
     gold document, Word if some passage holds an answer, and Doc ∩ Word if both occur, even in different passages.
     (``Success@k`` of the annotator ``dual`` requires them in one passage.) Both are null if a run lists nothing for a
-    query.
-
-    Args:
-        both: the dual labels table; passages without labels have neither.
-        cutoffs: 1 or more each.
+    query. Passages that ``both``, the dual labels table, lacks have neither.
     """
-    labelled = runs.join(both, on=[QUERY_ID, DOC_ID], how="left")
-    either = pl.col(tables.DOCUMENT_LABEL, WORD_LABEL).fill_null(False)
+    lists = runs.join(both, on=[QUERY_ID, DOC_ID], how="left").group_by(RUN, QUERY_ID)
+    either, rank = _EVENTS.fill_null(False), pl.col(tables.RANK)
     hits = [
-        labelled.group_by(RUN, QUERY_ID).agg(
-            pl.lit(cutoff, pl.Int64).alias(K), (either & (pl.col(tables.RANK) <= cutoff)).any()
-        )
+        lists.agg(pl.lit(cutoff, pl.Int64).alias(K), (either & (rank <= cutoff)).any())
         for cutoff in cutoffs
     ]
     cells = pl.DataFrame({RUN: names}, {RUN: pl.String})
@@ -379,10 +375,7 @@ def dual_table(
     rows = []
     for (run, cutoff), cell in events.group_by([RUN, K], maintain_order=True):
         counted = (cell.drop_nulls() if skip_missing else cell).sort(QUERY_ID)
-        document, word = (
-            counted[name].fill_null(False).to_numpy()
-            for name in (tables.DOCUMENT_LABEL, WORD_LABEL)
-        )
+        document, word = counted.select(_EVENTS.fill_null(False)).to_numpy().T
         five = dual_probabilities(document, word, bootstrap, numbered(counted[QUERY_ID], clusters))
         rows += [(run, cutoff, counted.height, *probability) for probability in five]
     return pl.DataFrame(rows, schema=tables.DUAL, orient="row")

@@ -67,12 +67,10 @@ def label_preferences(judgments: pl.DataFrame, method: PreferenceLabels) -> pl.D
     that few judgments give labels off 0 and 1.
     """
     judgments = judgments.filter(pl.col(SHOWN).list.len() > 0)
-    passage, chosen = pl.col(SHOWN).alias(DOC_ID), pl.col(BEST).list.contains(pl.col(SHOWN))
+    passage = pl.col(SHOWN).alias(DOC_ID)
+    chosen = pl.col(BEST).list.contains(pl.col(SHOWN)).sum().cast(pl.Int64).alias(TIMES_CHOSEN)
     shown = judgments.explode(SHOWN).group_by(QUERY_ID, passage, maintain_order=True)
-    counts = shown.agg(
-        pl.len().cast(pl.Int64).alias(TIMES_SHOWN),
-        chosen.sum().cast(pl.Int64).alias(TIMES_CHOSEN),
-    )
+    counts = shown.agg(pl.len().cast(pl.Int64).alias(TIMES_SHOWN), chosen)
     if method == "share":
         labels = pl.col(TIMES_CHOSEN) / pl.col(TIMES_SHOWN)
         return counts.with_columns(labels.alias(LABEL)).select(list(tables.PREFERENCE_LABELS))

@@ -85,10 +85,7 @@ class LabelSettings(CheckedSettings):
 
     def listed(self) -> tuple[Annotator, ...]:
         """The requested annotators, in their order."""
-        return tuple(
-            ANNOTATORS[annotator] if isinstance(annotator, str) else annotator
-            for annotator in self.annotators
-        )
+        return tuple(ANNOTATORS[a] if isinstance(a, str) else a for a in self.annotators)
 
     def names(self) -> tuple[str, ...]:
         return tuple(annotator.name for annotator in self.listed())

@@ -18,17 +18,16 @@ LabelFunction = Callable[[str, list[str], str, str], float]
 
 
 def from_function(name: str, function: LabelFunction) -> Annotator:
-    """An annotator whose labels are the values of a function.
+    """An annotator whose labels are the values of a function, for ``Settings.of(annotators=(…, annotator))``.
+
+    Labelling raises an InputError with query and passage if the function raises an error, or returns a value that is
+    not a number in [0, 1].
 
     Args:
         name: of the annotator; not a name of the engine's own.
         function: takes a query, its answers, and a passage's title and text, and returns how useful
             the passage is, in [0, 1] (a bool is 0 or 1). It is called once for every passage that
             some run lists for the query, in one process.
-
-    Returns:
-        the annotator, for ``Settings.of(annotators=(…, annotator))``. Labelling raises an InputError with query and
-        passage if the function raises an error, or returns a value that is not a number in [0, 1].
     """
     if not name.strip():
         raise InputError("an annotator without a name", "give it one", "annotator.nameless")

@@ -22,19 +22,14 @@ from engine.ranking.kinds.base import Floats, Ints, Lists, Measure, SetSums
 class Split(NamedTuple):
     """How scoring is split into steps. It affects time and memory, but no value.
 
-    Attributes:
-        threads: None for all of this process's cores.
-        rows: approximate rows of runs and labels per join: bounds memory beside the input.
-        cells: cells of a block's matrix: its rows stay in a core's cache while the accumulators pass over them.
-        lists: most lists of a block.
-        grades, counted: the ideal order follows from the counts of grades up to the highest of ``grades``, in sets of
-            up to ``counted`` labels; (counted + 1) ** grades is below 2^63.
+    The ideal order follows from the counts of grades up to the highest of ``grades``, in sets of up to ``counted``
+    labels; (counted + 1) ** grades is below 2^63.
     """
 
-    threads: int | None = None
-    rows: int = 1_000_000
-    cells: int = 2**19
-    lists: int = 8192
+    threads: int | None = None  # all of this process's cores
+    rows: int = 1_000_000  # approximate, of runs and labels per join: bounds memory
+    cells: int = 2**19  # of a block's matrix: its rows stay in a core's cache during the sums
+    lists: int = 8192  # most of a block
     grades: int = 7
     counted: int = 500
 
@@ -83,12 +78,11 @@ def measure_lists(
     set_sums: dict[tuple[Any, ...], Floats] = {}
     if not (own_lists := ranked.judged is ranked.labels):
         # Values of an empty block show which sums over judged sets the measures read.
-        sets = len(ranked.judged_offsets) - 1
+        def read_none(key: tuple[Any, ...]) -> Floats:
+            return set_sums.setdefault(key, np.zeros(len(ranked.judged_offsets) - 1))[:0]
+
         nothing, lengths = np.zeros((0, 0)), np.zeros(0, dtype=np.int64)
-        none = Lists(
-            *(nothing, lengths, real_valued, cutoffs, grades),
-            lambda key: set_sums.setdefault(key, np.zeros(sets))[:0],
-        )
+        none = Lists(nothing, lengths, real_valued, cutoffs, grades, read_none)
         for measure in measures:
             measure.value(none)
 

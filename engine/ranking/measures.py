@@ -163,11 +163,8 @@ def undefined_on_graded(measures: Sequence[Measure], *, above_one: bool = False)
     """The measures that have no meaning on real-valued labels for want of a threshold.
 
     Measures that rank relevant passages (AP, RR, Rprec, Bpref) always need one. P, R, F1, Success and RBP use shares
-    unchanged, and need one on grades: a mean of grades is no precision, and a single grade of 0.5 would turn every
-    count into a mean.
-
-    Args:
-        above_one: whether some label exceeds 1.
+    unchanged, and need one on grades (``above_one``): a mean of grades is no precision, and a single grade of 0.5 would
+    turn every count into a mean.
     """
     return [m for m in measures if m.rel is None and not defined_on_graded(m, above_one)]
 

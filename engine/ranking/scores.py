@@ -163,8 +163,9 @@ def score_runs(
     filled = np.zeros((len(runs_in_order), len(query_ids)), dtype=bool)
     known = run_keys.drop_nulls().unique()
     filled[known[RUN].to_numpy(), known[_QUERY].to_numpy()] = True
-    if missing == "error":
-        refuse_missing_results(runs, query_ids, names=names)
+    for run, lacking in without_results(runs, query_ids, names=names) if missing == "error" else ():
+        if lacking:
+            raise lists_nothing(run, len(lacking), lacking[0])
     counts = [TOKENS] if any(measure.tokens for measure in measures) else []
     listed = runs.select(DOC_ID, RANK, *counts).hstack(run_keys)
     parts = [tables.empty(tables.QUERY_SCORES)]
@@ -207,19 +208,10 @@ def _refuse_measures(measures: Sequence[Measure], relevant: Relevant) -> None:
         raise InputError(problem, remedy, "measure.unjudged")
 
 
-def refuse_missing_results(
-    runs: pl.DataFrame, query_ids: Sequence[str], *, names: Sequence[str] = ()
-) -> None:
-    """Refuse runs that list nothing for some queries; ``names`` are of all runs, as ``runs`` may lack some."""
-    for run, lacking in without_results(runs, query_ids, names=names):
-        if lacking:
-            raise lists_nothing(run, len(lacking), lacking[0])
-
-
 def without_results(
     runs: pl.DataFrame, query_ids: Sequence[str], *, names: Sequence[str] = ()
 ) -> Iterator[tuple[str, list[str]]]:
-    """Every run with the queries for which it lists nothing; arguments as in ``refuse_missing_results``."""
+    """Every run with the queries for which it lists nothing; ``names`` are of all runs, as ``runs`` may lack some."""
     by_run = dict(runs.group_by(RUN, maintain_order=True).agg(QUERY_ID).iter_rows())
     for run in names or by_run:
         listed = set(by_run.get(run, ()))
@@ -228,11 +220,9 @@ def without_results(
 
 def lists_nothing(run: str, queries: int, first: str) -> InputError:
     """The error for a run that lists nothing for so many queries."""
-    return InputError(
-        f"{run!r} lists nothing for {counted(queries, '[query|queries]')} ({first!r}, …)",
-        "count these as 0 with `missing` zero, or leave them out with `missing` skip",
-        "runs.unlisted",
-    )
+    problem = f"{run!r} lists nothing for {counted(queries, '[query|queries]')} ({first!r}, …)"
+    remedy = "count these as 0 with `missing` zero, or leave them out with `missing` skip"
+    return InputError(problem, remedy, "runs.unlisted")
 
 
 def _score_annotator(

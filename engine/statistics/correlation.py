@@ -177,11 +177,8 @@ class Bootstrap(CheckedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0 < self.resamples < LEAST_RESAMPLES:
-            raise InputError(
-                f"`resamples` is {self.resamples}",
-                f"use {LEAST_RESAMPLES} or more, or 0 for no intervals",
-                "settings.resamples",
-            )
+            remedy = f"use {LEAST_RESAMPLES} or more, or 0 for no intervals"
+            raise InputError(f"`resamples` is {self.resamples}", remedy, "settings.resamples")
         if self.until and not self.resamples:
             problem = "`until` with `resamples` 0, which it cannot have"
             raise InputError(problem, "leave one out", "settings.until")

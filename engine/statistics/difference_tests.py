@@ -100,15 +100,10 @@ Pair = tuple[Side, Side]
 
 
 def influences(pair: Pair, orders: Ints) -> tuple[Floats, Floats]:
-    """tau-b and rho under permuted outcomes, and the influence of every query on them.
+    """tau-b and rho (2, B) under permuted outcomes, and the influence of every query on them (2, B, n).
 
-    The influence of a query is the derivative with respect to its weight, at weights of 1; influences sum to 0.
-
-    Args:
-        orders: (B, n) query i gets the outcome of query ``orders[b, i]``.
-
-    Returns:
-        tau and rho (2, B); influences (2, B, n).
+    The influence of a query is the derivative with respect to its weight, at weights of 1; influences sum to 0. In order
+    b of ``orders`` (B, n), query i gets the outcome of query ``orders[b, i]``.
     """
     x, y = pair
     n = orders.shape[1]

@@ -42,11 +42,8 @@ _LEAST_P = float(np.finfo(np.float64).tiny)
 class Differences(NamedTuple):
     """Means of the paired differences of p pairs of runs, as arrays of shape (p,).
 
-    Attributes:
-        value: the means.
-        low, high: their intervals, which hold together; within the range, and around the mean.
-        p: two-sided, of the hypothesis that a mean is 0, adjusted for all pairs: 1 less the confidence at which the
-            interval just reaches 0. In (0, 1].
+    Intervals hold together, within the range and around the mean. ``p`` is two-sided, of the hypothesis that a mean is
+    0, adjusted for all pairs: 1 less the confidence at which the interval just reaches 0. In (0, 1].
     """
 
     value: Floats
@@ -226,20 +223,14 @@ Decision = Literal["not worse", "worse", "undecided"]
 
 @dataclass(frozen=True)
 class NonInferiority:
-    """Result of a test of non-inferiority for a pair.
+    """Result of a test of non-inferiority for a pair."""
 
-    Attributes:
-        decision: about the candidate: worse is worse by more than the margin.
-        difference, low, high: candidate less baseline, and one-sided bounds; -1 and 1 for a single query.
-        queries_needed: of ``n``, to decide with a power of 80% (``until``); None if these decide.
-    """
-
-    decision: Decision
-    difference: float
-    low: float
+    decision: Decision  # about the candidate: worse is worse by more than the margin
+    difference: float  # candidate less baseline
+    low: float  # one-sided bounds; -1 and 1 for a single query
     high: float
     n: int
-    queries_needed: int | None
+    queries_needed: int | None  # to decide with a power of 80% (``until``); None if these decide
 
 
 def non_inferiority(
@@ -255,12 +246,10 @@ def non_inferiority(
         clusters: (n,) the cluster of every query, from 0; None if queries are independent.
     """
     paired = np.round(differences, DECIMALS)
-    low, high, two_sided = -1.0, 1.0, 1 - 2 * LEVEL
+    low, high, level = -1.0, 1.0, 1 - 2 * LEVEL
     if len(paired) > 1 and (clusters is None or clusters.max() > 0):
         single, several = (
-            paired_intervals(
-                paired[None], 1.0, confidence=two_sided, comparisons=m, clusters=clusters
-            )
+            paired_intervals(paired[None], 1.0, confidence=level, comparisons=m, clusters=clusters)
             for m in (1, family)
         )
         low, high = float(single.low[0]), float(several.high[0])
@@ -271,7 +260,7 @@ def non_inferiority(
     if decision == "undecided":
         m = 1 if difference > -margin else family
         needed = queries_needed(
-            paired, 1.0, confidence=two_sided, comparisons=m, clusters=clusters, excluded=-margin
+            paired, 1.0, confidence=level, comparisons=m, clusters=clusters, excluded=-margin
         )
     needed = needed and max(needed, len(paired) + 1)
     return NonInferiority(decision, difference + 0.0, low + 0.0, high + 0.0, len(paired), needed)

@@ -95,12 +95,8 @@ def inverted_difference(
 ) -> Bounds | None:
     """The same for the difference of two correlations over the same n queries; bounds in [-2, 2].
 
-    Args:
-        first, second: measure and outcome per correlation, shape (n,), none constant. A shared outcome is one dimension
-            of the table.
-
-    Returns:
-        None if the table has more than ``MOST_CELLS``.
+    ``first`` and ``second`` are measure and outcome per correlation, shape (n,), none constant; a shared outcome is one
+    dimension of the table. None if the table has more cells than ``MOST_CELLS``.
     """
     sides, parts = [first[0], second[0], first[1]], _SAME_OUTCOME
     if not np.array_equal(first[1], second[1]):
@@ -419,15 +415,13 @@ def studentized(
     The standard error is the jackknife's, summed over three sources: the rarer queries (plus a tenth of a query that is
     spread as the others are), the others, and the number of both kinds. With few rarer queries the error is uncertain:
     quantiles are from Student's t, with Satterthwaite's (1946) degrees of freedom, as in the test of Brunner & Munzel
-    (2000), on Fisher's scale artanh(tau), so that bounds lie within -1 and 1.
+    (2000), on Fisher's scale artanh(tau), so that bounds lie within -1 and 1. The p-value of the hypothesis of 0 is 1
+    less the confidence at which the interval just reaches 0. All are NaN if the estimate is -1 or 1, because the
+    variance is then unknown.
 
     Args:
         without: shape (n,), the correlation without each query; finite.
         rarer: shape (n,), queries without the most frequent value of the sparser side, as in ``standard_error``.
-
-    Returns:
-        the interval, and the p-value of the hypothesis of 0: 1 less the confidence at which it just reaches 0; NaN if
-        the estimate is -1 or 1, because the variance is then unknown.
     """
     n = len(without)
     if abs(estimate) > 1 - 1e-9:

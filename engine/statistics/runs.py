@@ -23,7 +23,7 @@ from engine.statistics.comparison import Cell, Clusters, numbered, on_shared_que
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.leads import Differences
 from engine.statistics.pairs import pair_table, tau_and_rho
-from engine.statistics.until import as_small_as_likely, decided
+from engine.statistics.until import as_small_as_likely, decided, queries_needed
 from engine.tables import DIFFERENCE, END_TO_END, QUERY_ID, RUN, VALUE, N, difference_of, low_of
 
 Row = dict[str, Any]
@@ -101,14 +101,26 @@ class RunScores:
         bounds = np.abs([self.differences.low, self.differences.high])[:, among]
         return float(bounds.max()) if bounds.size else math.nan
 
-    def needed(self, run: str, over: str, confidence: float, *, as_here: bool = True) -> int | None:
-        """Queries in reading order that would decide, with a lead as here or as small as is likely (``until``)."""
+    def needed(self, run: str, over: str, plan: Bootstrap, *, as_here: bool = True) -> int | None:
+        """Queries that would decide, with a lead as here or as small as is likely (``until``); None with sampled lists."""
+        pairs = len(self.differences.value)
+        if not plan.until:
+            if not plan.resamples or self.means:
+                return None
+            return queries_needed(
+                self.paired(run, over),
+                self.largest,
+                confidence=plan.confidence,
+                comparisons=pairs,
+                clusters=self.clusters,
+                as_here=as_here,
+            )
         differences = self._differences(run, over)
         known = ~np.isnan(differences)
         if not as_here:
             likely = as_small_as_likely(differences[known])
             differences[known] = np.clip(likely, -self.largest, self.largest)
-        level, clusters = 1 - (1 - confidence) / len(self.differences.value), self.clusters
+        level, clusters = 1 - (1 - plan.confidence) / pairs, self.clusters
         (decision,) = decided(
             [differences], confidence=level, largest=self.largest, clusters=clusters, most=self.most
         )
@@ -307,10 +319,8 @@ def compare_runs(
             measures.append(
                 key | names | counts | figures | _figures(whole, a.run, b.run, END_TO_END)
             )
-    return (
-        pl.DataFrame(systems, schema=tables.SYSTEMS),
-        pl.DataFrame(measures, schema=tables.RUN_PAIRS),
-    )
+    run_pairs = pl.DataFrame(measures, schema=tables.RUN_PAIRS)
+    return pl.DataFrame(systems, schema=tables.SYSTEMS), run_pairs
 
 
 def _figures(scores: RunScores | None, run: str, run_b: str, name: str) -> Row:

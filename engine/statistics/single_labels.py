@@ -106,14 +106,11 @@ def _at_best(lists: pl.DataFrame) -> tuple[float, str]:
 
 
 def ceiling(group: Ints, y: Floats) -> float:
-    """The greatest tau-b with y of any function of the group; NaN if y does not vary.
+    """The greatest tau-b with y (0 or 1) of any function of the group (from 0 without gaps), both of shape (n,).
 
     This function rises with the mean score of a group. An exact search finds the neighbours that share a level: tau is
     ``N / sqrt(D Y)`` for N concordant less discordant pairs, D pairs on two levels and Y pairs of two scores, and
-    ``N^2 / D`` is convex, so that it is greatest at a corner of the convex hull of all (D, N).
-
-    Args:
-        group, y: shape (n,), per query: from 0 without gaps; 0 or 1.
+    ``N^2 / D`` is convex, so that it is greatest at a corner of the convex hull of all (D, N). NaN if y does not vary.
     """
     size, right = np.bincount(group), np.bincount(group, y)
     means, level = np.unique(right / size, return_inverse=True)

@@ -19,7 +19,6 @@ from engine.statistics import comparison
 from engine.statistics.correlation import DECIMALS, Bootstrap, margins
 from engine.statistics.runs import Compare, RunScores, compare_runs, comparer, unit
 from engine.statistics.single_labels import from_labels
-from engine.statistics.until import queries_needed
 from engine.tables import ANNOTATOR, BEST, MEASURE, QUERY_ID, RUN, TAU, K
 
 
@@ -117,73 +116,53 @@ def _with_best(correlations: pl.DataFrame) -> pl.DataFrame:
 class Lead:
     """A run's lead in mean over another, on the same queries.
 
-    Attributes:
-        n: queries that both have.
-        difference: 0 or more.
-        low, high: its interval, which holds together with those of all pairs of runs (``leads.paired_intervals``), so
-            that it also holds after the choice of the best run. NaN without resamples, or with one query.
-        p: adjusted for all pairs of runs; the level at which the interval just reaches 0.
-        significant: the interval is above 0, and p below 1 - confidence.
-        alike: both runs have the same score on every query that both have.
-        queries_needed: queries that would show a difference as small as is likely (``until``). None if it is
-            significant, without information (runs alike), for measures, and with sampled lists.
-        queries_as_here: queries that would show a difference like this one. None also if it is 0.
+    Its interval holds together with those of all pairs of runs (``leads.paired_intervals``), so that it also holds
+    after the choice of the best run; NaN without resamples, or with one query. Needed queries are None for a
+    significant lead, without information (runs alike), for measures, and with sampled lists.
     """
 
     run: str
     over: str
-    n: int
+    n: int  # queries that both have
     difference: float
     low: float
     high: float
-    p: float
-    significant: bool
-    alike: bool = False
-    queries_needed: int | None = None
-    queries_as_here: int | None = None
+    p: float  # adjusted for all pairs of runs; the level at which the interval just reaches 0
+    significant: bool  # the interval is above 0, and p below 1 - confidence
+    alike: bool = False  # both runs have the same score on every query that both have
+    queries_needed: int | None = None  # to show a difference as small as is likely (``until``)
+    queries_as_here: int | None = None  # to show a difference like this one; None also if it is 0
 
 
 @dataclass(frozen=True)
 class Opinion:
     """The run that one measure of an annotator favours.
 
-    Attributes:
-        measure: the annotator's primary one (``primary_measures``).
-        best: the run with its highest mean.
-        lead: of ``best`` over the chosen run; over the runner-up if ``best`` is the chosen run. Its interval and
-            p-value are adjusted for all pairs of runs by this measure.
+    It leads over the chosen run; over the runner-up if it is the chosen run.
     """
 
     annotator: str
-    measure: str
-    best: str
-    lead: Lead
+    measure: str  # the annotator's primary one (``primary_measures``)
+    best: str  # the run with its highest mean
+    lead: Lead  # of ``best``, adjusted for all pairs of runs by this measure
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """The run with the best mean of the deciding score, and the certainty of that choice.
 
-    Attributes:
-        annotator, measure: the deciding score; both None for the end-to-end score.
-        n: queries that all runs have; read ``until`` a verdict, that any run has.
-        pairs: pairs of runs that intervals and p-values are adjusted for.
-        means: means of all runs on their queries among these, the best first (``RunScores.ranked``).
-        best: the run to choose.
-        leads: of ``best`` over each other run, in the order of ``means``.
-        opinions: of the annotators that score the best run, except the one that decides, in order.
-        most_lost: by the intervals of all pairs, the most by which any run that is not excluded may be behind the truly
-            best run. NaN if one run is left, or there are no intervals.
+    ``most_lost`` is, by the intervals of all pairs, the most by which any run that is not excluded may be behind the
+    truly best run; NaN if one run is left, or there are no intervals.
     """
 
-    annotator: str | None
+    annotator: str | None  # of the deciding score; None for the end-to-end score
     measure: str | None
-    n: int
-    pairs: int
-    means: dict[str, float]
-    best: str
-    leads: tuple[Lead, ...]
-    opinions: tuple[Opinion, ...]
+    n: int  # queries that all runs have; read ``until`` a verdict, that any run has
+    pairs: int  # of runs, that intervals and p-values are adjusted for
+    means: dict[str, float]  # of all runs on their queries among these, the best first
+    best: str  # the run to choose
+    leads: tuple[Lead, ...]  # of ``best`` over each other run, in the order of ``means``
+    opinions: tuple[Opinion, ...]  # of the annotators that score ``best``, but for the deciding one
     most_lost: float = math.nan
 
     @property
@@ -266,23 +245,8 @@ def _lead(scores: RunScores, run: str, over: str, *, plan: Bootstrap | None = No
     value, low, high, p = scores.difference(run, over)
     paired = scores.paired(run, over)
     needed: list[int | None] = [None, None]
-    if low > 0 or math.isinf(scores.largest):
-        plan = None
-    if plan is not None and plan.until:
-        level = plan.confidence
-        needed = [scores.needed(run, over, level, as_here=as_here) for as_here in (False, True)]
-    elif plan is not None and plan.resamples and not scores.means:
-        needed = [
-            queries_needed(
-                paired,
-                scores.largest,
-                confidence=plan.confidence,
-                comparisons=len(scores.differences.value),
-                clusters=scores.clusters,
-                as_here=as_here,
-            )
-            for as_here in (False, True)
-        ]
+    if plan is not None and not (low > 0 or math.isinf(scores.largest)):
+        needed = [scores.needed(run, over, plan, as_here=as_here) for as_here in (False, True)]
     alike = value == 0 and not paired.any()
     n = scores.shared(run, over)
     return Lead(run, over, n, value, low, high, p, low > 0, alike, *needed)

@@ -69,7 +69,7 @@ def queries_needed(
         largest, comparisons: as in ``leads.paired_intervals``.
         clusters: (n,) the cluster of every query, from 0 without gaps: then the count is of mean differences of
             clusters, as large as these on average, and the result the number of their queries.
-        of_mean: the mean that the interval should exclude, in the range of the differences.
+        excluded: the mean that the interval should exclude, in the range of the differences.
 
     Returns:
         ``MOST_QUERIES`` if that many do not suffice. None without information: all differences are ``excluded`` (with
@@ -185,24 +185,21 @@ class Decision:
     """Decision about the lead of a run over another, from the first questions.
 
     Attributes:
-        n, value: number of questions that both runs have, and mean difference on them; NaN without any.
         low, high: the confidence sequence of the mean at ``n``: it holds with the confidence for all pairs and all
             numbers of questions together. Within the range of differences, and widened to ``value``, which may leave
             the bounds of earlier questions; if these have crossed, each is the other's.
         p: 1 less the confidence at which the sequence just reaches 0; valid at any time, adjusted for all pairs.
-        decided_at: the first number of questions with ``low`` above 0, or ``high`` below; None while undecided, and
-            once neither holds.
         needed: the number of questions, these included, that would decide with a probability of about ``POWER`` if
             others differ as these do; ``MOST_QUERIES`` if that many do not suffice. None if decided, or without
             information (no question, or a mean of 0).
     """
 
-    n: int
-    value: float
+    n: int  # questions that both runs have
+    value: float  # mean difference on them; NaN without any
     low: float
     high: float
     p: float
-    decided_at: int | None
+    decided_at: int | None  # the first n with 0 outside; None while undecided, and once 0 is inside
     needed: int | None
 
     @property

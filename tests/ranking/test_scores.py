@@ -9,7 +9,7 @@ import pytest
 
 from engine import tables
 from engine.ranking.measures import parse_measures
-from engine.ranking.scores import refuse_missing_results, score_runs
+from engine.ranking.scores import score_runs
 from tests.conftest import make_labels, make_run
 from tests.expected import refused
 from tests.ranking.ragged import BURGES, by_key
@@ -191,9 +191,8 @@ def test_queries_without_results_are_refused_on_demand(two_runs):
     with refused("runs.unlisted"):
         values(runs, labels, ["q1", "q2"], "P", missing="error")
     assert values(runs, labels, ["q1"], "P", missing="error") == values(runs, labels, ["q1"], "P")
-    refuse_missing_results(runs, ["q1"])
     with refused("runs.unlisted"):
-        refuse_missing_results(runs, ["x", "q1", "y"])
+        values(runs, labels, ["x", "q1", "y"], "P", missing="error")
 
 
 @RELEVANT

@@ -51,30 +51,27 @@ class Lists:
         self._sums: dict[Any, dict[int | None, Floats]] = {}
         self._relevant: dict[float, Floats] = {}
 
-    def at(self, cutoff: int | None, running: Running, *parameters: Any) -> Floats:
+    def at(self, cutoff: int | None, running: Running, *args: Any) -> Floats:
         """Sums over the lists' first passages; over all passages without a cutoff."""
-        if (running, parameters) not in self._sums:
-            total, sums = (
-                np.zeros(len(self.lengths)),
-                self._sums.setdefault((running, parameters), {}),
-            )
-            for rank, total in enumerate(running(self, *parameters), 1):
+        if (running, args) not in self._sums:
+            total, sums = np.zeros(len(self.lengths)), self._sums.setdefault((running, args), {})
+            for rank, total in enumerate(running(self, *args), 1):
                 if rank in self.cutoffs:
                     sums[rank] = total.copy()
             sums.update({k: total for k in (None, *self.cutoffs) if k not in sums})
-        return self._sums[running, parameters][cutoff]
+        return self._sums[running, args][cutoff]
 
-    def judged(self, running: Running, *parameters: Any) -> Floats:
+    def judged(self, running: Running, *args: Any) -> Floats:
         """Sums over the lists' judged sets, which have no order."""
-        key = (Lists.at, None, running, *parameters)
+        key = (Lists.at, None, running, *args)
         return self.at(*key[1:]) if self._set_sums is None else self._set_sums(key)
 
-    def best(self, cutoff: int | None, running: Running, *parameters: Any) -> Floats:
+    def best(self, cutoff: int | None, running: Running, *args: Any) -> Floats:
         """Sums over the first of the lists' judged sets, the largest labels first."""
         if self._set_sums is not None:
-            return self._set_sums((Lists.best, cutoff, running, *parameters))
+            return self._set_sums((Lists.best, cutoff, running, *args))
         lists, places = self._best_first
-        return lists.at(cutoff, running, *parameters)[places]
+        return lists.at(cutoff, running, *args)[places]
 
     @cached_property
     def _best_first(self) -> tuple[Lists, Ints | slice]:
