@@ -334,9 +334,11 @@ def tokenizer_and_config(path: str, code: str) -> tuple[Any, Any]:
     from transformers import AutoConfig, AutoTokenizer
 
     # Explicit for every load: by default transformers asks, and takes "y" from stdin.
-    options = {"local_files_only": True, "trust_remote_code": bool(code)}
-    tokenizer = AutoTokenizer.from_pretrained(path, **options)
-    return tokenizer, AutoConfig.from_pretrained(path, **options)
+    trusted = bool(code)
+    return (
+        AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trusted),
+        AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trusted),
+    )
 
 
 def shared_model(kind: Kind, path: Path, *, name: str, digest: str, **options: Any) -> Any:
@@ -435,9 +437,9 @@ def load_model(
         or (mapped and not are_cast(files, dtype))
     ):
         options |= {"use_safetensors": not (kind == "encoder" and pickled_files(path))}
-        options |= {"trust_remote_code": bool(code), "weights_only": True}
-        load = getattr(transformers, auto).from_pretrained
-        return load(path, local_files_only=True, **options)
+        options |= {"local_files_only": True, "weights_only": True}
+        auto_class = getattr(transformers, auto)
+        return auto_class.from_pretrained(path, trust_remote_code=bool(code), **options)
     return _read(model_class, path, files, options)
 
 
@@ -451,8 +453,9 @@ def _read(
         readers = [stack.enter_context(read(file)) for file in files]
         # Slices are read lazily, as transformers does for mapped files.
         slices = {name: file.get_slice(name) for file in readers for name in file.keys()}  # noqa: SIM118
-        load = partial(model_class.from_pretrained, trust_remote_code=False)
-        model, loading = load(None, state_dict=slices, **options)
+        model, loading = model_class.from_pretrained(
+            None, state_dict=slices, trust_remote_code=False, **options
+        )
     if model.can_generate():  # transformers knows only the configuration's settings
         model.generation_config = generation_config(path, options["config"])
     return model, loading

@@ -249,8 +249,9 @@ def initial_model(start: Start, seed: int) -> Any:
     config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     if start.from_scratch:
         torch.manual_seed(seed)
-        make = AutoModelForSeq2SeqLM.from_config
-        return make(config, dtype=torch.float32, trust_remote_code=False)
+        return AutoModelForSeq2SeqLM.from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        )
     loaded_as: dict[str, Any] = {"dtype": "float32", "code": "", "device": torch.device("cpu")}
     model, loading = load_model("encoder-decoder", path, config=config, **loaded_as)
     refuse_missing(loading, start.spec.name)
