@@ -357,18 +357,11 @@ def status_bytes(name: str, file: str = "/proc/self/status") -> int:
     raise ValueError(f"no {name} in {file}")
 
 
-# Messages of CUDA, its libraries and vLLM after which the process cannot use its GPU.
-_FATAL = (
-    "CUDA error",
-    "cuDNN error",
-    "CUBLAS_STATUS",
-    "NCCL error",
-    "device-side assert",
-    # vLLM's processes, if several GPUs hold a model (``vllm/v1/executor/multiproc_executor.py``): one is gone, raised,
-    # or does not answer. The others' part of the current step is lost.
-    "Executor failed.",
-    "Worker failed with error",
-)
+# Messages after which the process cannot use its GPU: of CUDA and its libraries; and of vLLM's processes, if several
+# GPUs hold a model (``vllm/v1/executor/multiproc_executor.py``): one is gone, raised, or does not answer. The others'
+# part of the current step is lost.
+_FATAL = ("CUDA error", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "device-side assert")
+_FATAL_OF_VLLM = ("Executor failed.", "Worker failed with error")
 _NO_ANSWER = re.compile(r"RPC call to \w+ timed out")
 _FATAL_CLASSES = frozenset({"AcceleratorError", "EngineDeadError", "DistBackendError"})
 
@@ -378,7 +371,8 @@ def is_fatal(error: BaseException) -> bool:
     text = str(error)
     if isinstance(error, TimeoutError) and _NO_ANSWER.match(text):
         return True
-    return type(error).__name__ in _FATAL_CLASSES or any(words in text for words in _FATAL)
+    is_named = type(error).__name__ in _FATAL_CLASSES
+    return is_named or any(words in text for words in _FATAL + _FATAL_OF_VLLM)
 
 
 # Messages of CUDA's libraries that occur on a working GPU, too.
