@@ -52,8 +52,9 @@ def weight(ended: Collection[Attempt]) -> float:
 
 @contextlib.contextmanager
 def ending_if_fatal(counts: Any = None) -> Iterator[None]:
-    """End this process if its GPU has failed: Ray retries its task on a fresh one; an error would end the job. During a
-    model's load, ``Counts`` count the faults of GPUs; a ReadError if no node has one left.
+    """End this process if its GPU has failed: Ray retries its task on a fresh one; an error would end the job.
+
+    During a model's load, ``Counts`` count the faults of GPUs; a ReadError if no node has one left.
     """
     try:
         yield
@@ -113,8 +114,9 @@ class Counts:
     def fault(
         self, attempt: Attempt, gpu: str, ids: list[str], needs: dict[str, float], reason: str
     ) -> str:
-        """Record that a GPU failed during a load; returns why the job cannot go on, if no node is left. After a second
-        failure it is kept from actors, which Ray would start there again and again.
+        """Record that a GPU failed during a model's load; returns why the job cannot go on, if no node is left.
+
+        After a second failure the GPU is kept from actors, which Ray would start there again and again.
         """
         node, faults = attempt.node, self._faults[gpu]
         is_new = attempt not in faults

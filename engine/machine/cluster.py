@@ -256,10 +256,8 @@ def _unseen(folder: Folder, trial: str, reply: str = "") -> str:
 
 
 def beside_driver() -> dict[str, Any]:
-    """Options of ``ray.remote`` that pin an actor to the driver's node.
-
-    It ends only with the driver's node, and thus the driver, not with any other node. If only its process ends, it
-    starts again, empty, and Ray repeats open calls.
+    """Options of ``ray.remote`` that pin an actor to the driver's node: it ends with this node, and thus the driver,
+    not with any other. If only its process ends, it starts again, empty, and Ray repeats open calls.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     restarts = {"max_restarts": -1, "max_task_retries": -1}

@@ -161,11 +161,8 @@ def weight_bytes(parameters: int, dtype: Dtype) -> int:
 
 
 def least_memory(weights: int, *, gpu: bool, loading: int = 0) -> int:
-    """Bytes below which a budget cannot work: the weights, and on a CPU the process around them.
-
-    Args:
-        gpu: whether the weights will be on a GPU, which need not be on this machine.
-        loading: temporary bytes of loading beside the weights (``model_files.loading_bytes``).
+    """Bytes below which a budget cannot work: the weights and, if these will not be on a GPU (of any machine), the
+    process around them and the temporary bytes of ``loading`` (``model_files.loading_bytes``).
     """
     if gpu:
         return weights
@@ -303,12 +300,7 @@ def token_cost(
     device: torch.device, probe: Callable[[int], None], *, most: int | None = None
 ) -> tuple[float, float] | None:
     """Bytes of a forward pass beside the weights: a constant, and per token; None if not measurable (``peak_above``).
-
-    Measured on two probe batches, of 512 tokens and of a quarter of that.
-
-    Args:
-        probe: runs a forward pass of the given number of tokens.
-        most: tokens that the model can read at once; None for any number.
+    Measured by ``probe`` on two batches: of 512 tokens, or the ``most`` that the model can read, and a quarter of that.
     """
     large = min(_PROBE, most or _PROBE)
     small = max(1, large // 4)
@@ -400,8 +392,9 @@ COMPILER_REMEDY = (
 
 
 def lacking_compiler() -> str:
-    """Missing parts of a compiler that finds the headers of C and Python; empty if none. The search is that of
-    ``triton/runtime/build.py`` in Triton 3.7: CC, else gcc, else clang.
+    """Missing parts of a compiler that finds the headers of C and Python; empty if none.
+
+    The search is that of ``triton/runtime/build.py`` in Triton 3.7: CC, else gcc, else clang.
     """
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:

@@ -482,12 +482,9 @@ def loading_turn(
     weights: int, folder: Path | None = None, *, always: bool = False
 ) -> Iterator[None]:
     """Wait until this user's other processes load no large model on this process's GPUs, or, without GPUs, on this
-    machine, and until the free main memory has room; small models do not wait.
-
-    Args:
-        weights: bytes of the model.
-        always: whether a small one waits, too: vLLM counts memory of concurrent loads as its own.
-        folder: of the locks; by default that for temporary files. A process that dies releases its turn.
+    machine, and until the free main memory has room for the bytes of the weights. Small models wait only if ``always``:
+    vLLM counts memory of concurrent loads as its own. Locks are in ``folder``, by default that for temporary files; a
+    process that dies releases its turn.
     """
     if weights < LARGE and not always:
         yield

@@ -92,9 +92,10 @@ def alive() -> list[Node]:
 
 
 def promised() -> list[Node] | None:
-    """The types of nodes that an autoscaler may add; None without evidence of an autoscaler. Ray does not tell: ``ray
-    start --head`` runs one that adds nothing. Some platforms leave a configuration in Ray's control store, and ``ray
-    up`` leaves a file on the head, where drivers run.
+    """The types of nodes that an autoscaler may add; None without evidence of an autoscaler.
+
+    Ray does not tell: ``ray start --head`` runs an autoscaler that adds nothing. Some platforms leave a configuration
+    in Ray's control store, and ``ray up`` leaves a file on the head, where drivers run.
     """
     return _from_control_store() or _from_file()
 

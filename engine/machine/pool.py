@@ -133,14 +133,9 @@ class Pool:
 
 
 def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool:
-    """The pool for actors that take so much main memory; Ray must have been started.
-
-    Args:
-        actor_bytes: main memory of an actor while it loads.
-        budget: the user's limit on main memory of an actor without a GPU, if any.
-
-    Raises:
-        InputError: the cluster can never host such an actor, or so many.
+    """The pool for actors that take so much main memory while they load; Ray must have been started. ``budget`` is the
+    user's limit on main memory of an actor without a GPU, if any. An InputError if the cluster can never host such an
+    actor, or so many.
     """
     from engine.machine import cluster
 
@@ -355,15 +350,10 @@ def beside_ray(
     on_progress: Callable[[str, int], None] = lambda what, done: None,
     check: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Do some work, which reports to its argument ``on_progress``; Ray, if the pool needs it, starts in the meantime.
-
-    Args:
-        on_progress: called from a separate thread.
-        check: checks that need only Ray: its error comes before the end of the work, which takes minutes if runs are
-            cut into shards. Not called if the work ends at once.
-
-    Raises:
-        InputError, ReadError: as the work, ``cluster.start_ray``, and ``check``.
+    """Do some work, which reports to its argument ``on_progress``, from a separate thread; Ray, if the pool needs it,
+    starts in the meantime. ``check`` needs only Ray: its error comes before the end of the work, which takes minutes if
+    runs are cut into shards; it is not called if the work ends at once. Errors as of the work, ``cluster.start_ray``
+    and ``check``.
     """
     if pool.in_process:
         check()

@@ -118,12 +118,8 @@ class PoolTotals:
 
 @dataclass
 class Observer:
-    """Compares observations with earlier ones; its only effect is ``tell``.
-
-    Args:
-        tell: takes each line.
-        status: the present output of ``ray status``; empty if unavailable.
-        last_lines: the autoscaler's last lines; empty if they are not here.
+    """Compares observations with earlier ones; its only effect is to ``tell`` lines. ``status`` gives the present
+    output of ``ray status``, ``last_lines`` those of the autoscaler; empty if unavailable.
     """
 
     needs: Needs
@@ -240,11 +236,8 @@ def _called(node: Node) -> str:
 def watched(
     needs: Needs, tell: OnEvent, totals: PoolTotals, tally: Callable[[], Tally | None]
 ) -> Iterator[None]:
-    """Look at the cluster every two seconds while the block runs.
-
-    Args:
-        tell: takes one line per event; called from a separate thread.
-        tally: the counts so far; None if unavailable.
+    """Look at the cluster every two seconds while the block runs, and ``tell`` a line per event, from a separate
+    thread; ``tally`` gives the counts so far, None if unavailable.
     """
     from ray.exceptions import RayError
 

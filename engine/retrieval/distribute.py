@@ -279,13 +279,9 @@ class SearchActor:
 
 @dataclass
 class SearchOnRay:
-    """Searches on a pool of actors; called, it is a ``flat.Searcher``.
-
-    Attributes:
-        pool: as ``pool_for`` gives it. It does not grow: a search is over before nodes come.
-        spec: the encoder of the queries.
-        parts: parts of the index: calls that read vectors.
-        on_event: called with a line when nodes come or go, or actors are lost.
+    """Searches parts of an index (calls that read vectors) on a pool of actors, as ``pool_for`` gives it; called, it is
+    a ``flat.Searcher``. The pool does not grow: a search is over before nodes come. ``spec`` is the encoder of the
+    queries.
     """
 
     pool: Pool

@@ -55,11 +55,8 @@ class Shard:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a corpus with shards to encode; calling it reads and yields them.
-
-    Attributes:
-        keys: the shards' keys, in the order of the corpus.
-        anywhere: whether processes that see the files of the corpus may call it, too.
+    """A part of a corpus with shards to encode, whose keys are in the order of the corpus; calling it reads and yields
+    them, ``anywhere`` also in processes that see the files of the corpus.
     """
 
     keys: Sequence[str]

@@ -91,13 +91,9 @@ class Learner:
         self.tokens = 2 ** max(0, fitting.bit_length() - 1)
 
     def accumulate(self, examples: Sequence[Example], seed: int, *, may_checkpoint: bool) -> float:
-        """Add the gradients of the summed loss of examples, and return it; there must be none before.
-
-        If memory runs out, the gradients are dropped and it restarts with half as much at once; with
-        ``may_checkpoint``, activations are recomputed if a single query does not fit.
-
-        Raises:
-            InputError: memory ran out with a single query.
+        """Add the gradients of the summed loss of examples, and return it; there must be none before. If memory runs
+        out, the gradients are dropped and it restarts with half as much at once; with ``may_checkpoint``, activations
+        are recomputed if a single query does not fit; else an InputError.
         """
         while True:
             batches = self.cut(examples)

@@ -60,15 +60,9 @@ def train_on_ray(
     *,
     on_progress: OnProgress = lambda progress, steps: None,
 ) -> Progress:
-    """Train as ``train.train`` does, on Ray.
-
-    Args:
-        folder: the folder of checkpoints; every worker must reach it.
-        on_progress: called with the latest step now and then, with its loss alone, and with the last step.
-
-    Raises:
-        InputError: as ``train.train``, or there are fewer GPUs than workers.
-        ReadError, WriteError: as ``train.train``; or training failed again and again.
+    """Train as ``train.train`` does, on Ray, with checkpoints in a folder that every worker must reach. ``on_progress``
+    is called with the latest step now and then, with its loss alone, and with the last step. Errors as of
+    ``train.train``; an InputError if there are fewer GPUs than workers, a ReadError if training failed again and again.
     """
     cluster.start_ray()
     from ray.train import FailureConfig, RunConfig, ScalingConfig

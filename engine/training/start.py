@@ -39,15 +39,10 @@ def specify_start(
     prompt: str | None = None,
     memory: int = 0,
 ) -> Start:
-    """The start of a training, checked before loading.
-
-    Args:
-        name: as in ``weights.resolve``; or a directory with a T5's ``config.json`` and its tokenizer.
-        augmentation, task, prompt: as in ``readers.specify``: the reader is trained for the prompt that an
-            evaluation with the same settings gives it.
-
-    Raises:
-        InputError: no such reader, one that cannot be trained, or memory that cannot hold the training.
+    """The start of a training, checked before loading, by a name as in ``weights.resolve``, or a directory with a T5's
+    ``config.json`` and its tokenizer. The reader is trained for the prompt that an evaluation with the same settings
+    gives it (``readers.specify``). An InputError if there is no such reader, it cannot be trained, or memory cannot
+    hold that.
     """
     model = resolve(name, required=False)
     if model.architecture == "causal":
