@@ -275,10 +275,7 @@ def help_of(command: str) -> ShortHelp | None:
 
 
 _EXAMPLES = {
-    "demo": r"""
-erag demo
-erag demo --task claims --out claims-out
-""",
+    "demo": "erag demo\nerag demo --task claims --out claims-out",
     "passages": r"""
 erag passages enwiki-latest-pages-articles.xml.bz2 --out corpus
 erag passages articles.jsonl --out corpus.parquet --characters 300
@@ -324,10 +321,7 @@ erag train --reader /models/t5-base --queries train.jsonl --run train.trec \
     --out fid
 erag train --config train.yaml --workers 4 --checkpoints s3://bucket/fid
 """,
-    "report": r"""
-erag report results
-erag report results --single-file
-""",
+    "report": "erag report results\nerag report results --single-file",
     "repeat": "erag repeat results",
     "compare": "erag compare results/monday results/tuesday --out compare.html",
     "gate": "erag gate --baseline main --candidate branch --margin 0.02",
