@@ -56,7 +56,7 @@ from jobs._evaluation_options import (
 from jobs._options import check_numbers, items_of, options_from, with_options, with_signature
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
-from jobs._terminal import say, say_json, standard_output, step, verbosity, warn_of_code
+from jobs._terminal import say, say_json, standard_output, step, warn_of_code
 from jobs._traces import STEPS, TraceFiles, with_traces, written
 
 # Options of the whole study.
@@ -151,9 +151,7 @@ def report(findings: Mapping[str, Findings], options: Mapping[str, Any]) -> None
     both = across.together(cells, next(iter(findings.values())).bootstrap)
     across.write_together(both, out)
     remake.make_page_of_all(both, out, {"data": ", ".join(map(str, options["data"]))})
-    if verbosity().as_json:
-        say_json(both.content())
-        return
+    say_json(both.content())
     full, where = options["full"], folder_at(out).shown()
     grids = across.all_grids(both) if full else [across.grid(both, primary=True)]
     missing = across.missing_cells(both if full else both.primary_only())
@@ -237,9 +235,8 @@ def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> 
             failed = error  # after the results so far are written
         step("writing tables and the page")
         findings = write_results(result, name_files(files), out, study, origin)
-    if printed and verbosity().as_json:
+    if printed:
         say_json(findings.summary)
-    elif printed:
         parts = (full_parts if options["full"] else answer_parts)(findings, folder_at(out).shown())
         standard_output().print_parts(parts, _worded())
     if failed:
@@ -326,5 +323,4 @@ def plan_and_print(options: Mapping[str, Any], plan: forecast.PlanSettings) -> N
         )
         contents[name] = forecast.content(costs)
         standard_output().print_parts(forecast.shown(costs), with_options)
-    if verbosity().as_json:
-        say_json(contents if options["data"] else contents[""])
+    say_json(contents if options["data"] else contents[""])

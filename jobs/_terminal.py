@@ -92,11 +92,11 @@ def json_alone() -> Iterator[None]:
 
 
 def say_json(content: Any) -> None:
-    """Print JSON to standard output, in ASCII: no other character from data reaches the terminal."""
-    if _pending is None:
-        print(json.dumps(content, indent=2), flush=True)
-    else:
+    """Print JSON to standard output if it is requested, in ASCII: no other character from data reaches the terminal."""
+    if _pending is not None:
         _pending.append(content)
+    elif _verbosity.as_json:
+        print(json.dumps(content, indent=2), flush=True)
 
 
 def tell(line: str) -> None:

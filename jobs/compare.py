@@ -22,7 +22,7 @@ from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.tables import RUN, RUN_B
 from jobs._command import run_command, with_verbosity
 from jobs._options import Texts, Words, with_options
-from jobs._terminal import say_json, standard_output, verbosity
+from jobs._terminal import say_json, standard_output
 
 _INDEX = "Mean end-to-end scores of every run on the queries of its own evaluation"
 _PAIRS = "Difference: run minus baseline, with intervals for all pairs of runs together"
@@ -52,9 +52,8 @@ def compare(
         read = [findings.folder for findings in comparison.evaluations.values()]
         refuse_overlap(Inputs({"FOLDERS": read}, {}), Outputs([out]))
         write_single(page_of(comparison, out), out)
-    if verbosity().as_json:
-        names = ("verdict", "pairs", "flipped", "differing", "notes")
-        say_json(jsonable({name: getattr(comparison, name) for name in names}))
+    names = ("verdict", "pairs", "flipped", "differing", "notes")
+    say_json(jsonable({name: getattr(comparison, name) for name in names}))
     grids = _grids(comparison, whole=False)
     shown = (replace(grid, names=2 if grid.name == "pairs" else 1) for grid in grids)
     tables = map(terminal_table, shown)

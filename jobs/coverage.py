@@ -25,7 +25,7 @@ from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap, replaced_
 from engine.sources.queries.read import read_query_set, read_user_queries
 from jobs._command import ConfigFile, command_line, run_command, with_verbosity
 from jobs._progress import shown_progress
-from jobs._terminal import say, say_json, standard_output, verbosity, warn_of_code
+from jobs._terminal import say, say_json, standard_output, warn_of_code
 
 _CLUSTERS, _ASSIGNMENTS = "coverage.parquet", "assignments.parquet"
 _NAMES = (_CLUSTERS, _ASSIGNMENTS, SUMMARY)
@@ -88,8 +88,7 @@ def coverage(
             write_parquet(result.assignments, directory / _ASSIGNMENTS)
             text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
             write_text(text, directory / SUMMARY)
-    if verbosity().as_json:
-        say_json(summary)
+    say_json(summary)
     shown: list[Table | str] = [*query_coverage.shown_tables(result), *query_coverage.lines(result)]
     if left_out := sum(unanswerable.values()):
         shown.append(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")

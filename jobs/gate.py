@@ -21,7 +21,7 @@ from engine.statistics.leads import LEVEL
 from engine.tables import RUN, RUN_B
 from jobs._command import run_command, with_verbosity
 from jobs._options import Paths, Words, with_options
-from jobs._terminal import say, say_json, shown, standard_output, verbosity
+from jobs._terminal import say, say_json, shown, standard_output
 from jobs.compare import page_of
 
 # Exit statuses, with their JUnit elements. The first status that any pair has is the decision on all pairs.
@@ -98,10 +98,9 @@ def gate(
         write_bytes(_report(cases), junit)
     for path in out:
         write_single(page_of(comparison, path, lines, margin), path)
-    if verbosity().as_json:
-        content = {"decision": decision, "margin": margin, "pairs": pairs}
-        content |= {"differing": comparison.differing, "notes": comparison.notes}
-        say_json(jsonable(content))
+    content = {"decision": decision, "margin": margin, "pairs": pairs}
+    content |= {"differing": comparison.differing, "notes": comparison.notes}
+    say_json(jsonable(content))
     sys.exit(_STATUS[decision][0])
 
 

@@ -39,7 +39,7 @@ from jobs._command import run_command, with_verbosity
 from jobs._evaluation_options import reader_functions
 from jobs._options import Words
 from jobs._progress import event
-from jobs._terminal import say, say_json, verbosity
+from jobs._terminal import say, say_json
 
 # Settings that change no read of a given list, that put requests into files, or that files may not set.
 _LEFT_OUT = {"measures", "relevant", "lazy", "until", "lists", "width", "batch_in", "batch_out"}
@@ -100,8 +100,7 @@ def repeat(
         result["versions"] = versions(PACKAGES)
         say(_line(result, role.title))
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", folder / REPEATED)
-    if verbosity().as_json:
-        say_json(content)
+    say_json(content)
     say(f"results -> {folder / REPEATED}")
 
 

@@ -36,7 +36,7 @@ from jobs._command import ConfigFile, command_line, run_command, with_verbosity
 from jobs._options import Size, keyword, options_of, take, with_signature
 from jobs._progress import shown_progress
 from jobs._signals import keeps
-from jobs._terminal import say, say_json, verbosity
+from jobs._terminal import say, say_json
 
 SUMMARY = "training.json"
 _NAMES = ("Inputs", "Reader", "Recipe", "Running")
@@ -152,8 +152,7 @@ def train(**options: Any) -> None:
         trained = TrainingResult(inputs, start, recipe, metric, progress, configuration, origin)
         summary = _write(trained, folder, out)
         checkpoints.remove(folder)
-    if verbosity().as_json:
-        say_json(summary)
+    say_json(summary)
     for line in report.lines(summary):
         say(line)
     page = "" if missing("page") else f", {PAGE}"
