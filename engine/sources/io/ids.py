@@ -46,25 +46,24 @@ class IdHashes:
             self._arrays.append(merged)
         return np.unique(np.concatenate(repeated))
 
+    def repeat(
+        self, ids: pl.Series, every: Iterable[tuple[str, Place]]
+    ) -> tuple[str, Place, Place] | None:
+        """Add ids; the first id that repeats another, its place and the other's, from ``every`` id, if it is needed."""
+        suspects, each, first = self.add(ids), iter(every), dict[str, Place]()
+        while len(suspects) and (batch := list(itertools.islice(each, _AT_ONCE))):
+            hashes = hash_ids(pl.Series([name for name, _ in batch], dtype=pl.String))
+            for row in hashes.is_in(pl.Series(suspects).implode()).arg_true():
+                name, place = batch[row]
+                if name in first:
+                    return name, place, first[name]
+                first[name] = place
+        return None
+
 
 def hash_ids(ids: pl.Series) -> pl.Series:
     """64-bit hashes of ids (UInt64), the same within one process."""
     return ids.hash(_SEED)
-
-
-def first_repeat(
-    ids: Iterable[tuple[str, Place]], suspects: _Hashes
-) -> tuple[str, Place, Place] | None:
-    """The first id that repeats another, its place and the other's; ids with the hashes ``suspects`` are compared."""
-    each, first = iter(ids), dict[str, Place]()
-    while batch := list(itertools.islice(each, _AT_ONCE)):
-        hashes = hash_ids(pl.Series([name for name, _ in batch], dtype=pl.String))
-        for row in hashes.is_in(pl.Series(suspects).implode()).arg_true():
-            name, place = batch[row]
-            if name in first:
-                return name, place, first[name]
-            first[name] = place
-    return None
 
 
 # On a collision the next seed is tried: for a million texts, once in 37 million times.

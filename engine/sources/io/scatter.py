@@ -75,21 +75,15 @@ class Scatter:
         import pyarrow as pa
 
         waiting, self._waiting, self._bytes = self._waiting, {}, 0
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
         with reported_writing(self._folder):
             for part, tables in waiting.items():
                 table = pa.concat_tables(tables).combine_chunks()
-                self._writer(part, table.schema).write_table(table)
-
-    def _writer(self, part: int, schema: pa.Schema) -> pa.RecordBatchFileWriter:
-        import pyarrow as pa
-
-        if part not in self._open:
-            stream = self._stack.enter_context(_file(self._folder, part).open("wb"))
-            writer = pa.ipc.new_file(
-                stream, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")
-            )
-            self._open[part] = self._stack.enter_context(writer)
-        return self._open[part]
+                if part not in self._open:
+                    stream = self._stack.enter_context(_file(self._folder, part).open("wb"))
+                    writer = pa.ipc.new_file(stream, table.schema, options=options)
+                    self._open[part] = self._stack.enter_context(writer)
+                self._open[part].write_table(table)
 
 
 def read_part(folder: Path, part: int, schema: Schema) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from engine.sources.data_sets import records_of
 from engine.sources.fields import DOC_ID_FIELDS, TEXT_FIELDS, columns_of, first_of, text_in
 from engine.sources.io import locations
 from engine.sources.io.files import is_text
-from engine.sources.io.ids import IdHashes, first_repeat
+from engine.sources.io.ids import IdHashes
 from engine.sources.io.locations import Location, is_data_set, list_files, suffix_of
 from engine.sources.io.parquet import open_parquet
 from engine.sources.io.records import SkipBad, read_csv_records, read_json_records, tolerance
@@ -82,10 +82,9 @@ def scan_corpus(
     hashes = IdHashes()
     is_empty = True
     for batch in _batches(path, tolerance(skip_bad)):
-        suspects = hashes.add(batch.frame[DOC_ID]) if distinct else ()
-        if len(suspects) and (repeat := first_repeat(_ids(path), suspects)):
+        if distinct and (repeat := hashes.repeat(batch.frame[DOC_ID], _ids(path))):
             doc_id, (file, line), (_, first) = repeat
-            raise _twice(file, line, doc_id, first and f"already occurs in line {first}")
+            raise _twice(file, line, doc_id, f"already occurs in line {first}" if first else None)
         is_empty = is_empty and batch.frame.is_empty()
         yield batch.frame
     if is_empty:

@@ -24,7 +24,7 @@ from engine.sources.articles.read import (
     source_files,
 )
 from engine.sources.io.files import atomic_directory, atomic_path
-from engine.sources.io.ids import IdHashes, first_repeat
+from engine.sources.io.ids import IdHashes
 from engine.sources.io.locations import Location
 from engine.sources.io.parallel import PATIENCE, map_ordered
 from engine.sources.io.records import SkipBad, tolerance
@@ -109,8 +109,7 @@ def write_passages(
         for table, page_ids, without_text, errors in cuts:
             for error in errors:
                 skip.tolerate(error)
-            suspects = hashes.add(pl.Series(page_ids, dtype=pl.String))
-            if len(suspects) and (repeat := first_repeat(_ids(sources), suspects)):
+            if repeat := hashes.repeat(pl.Series(page_ids, dtype=pl.String), _ids(sources)):
                 raise _duplicate(*repeat)
             articles += len(page_ids) - without_text
             empty += without_text
