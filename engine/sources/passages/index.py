@@ -272,11 +272,12 @@ class CorpusInMemory:
         """Passages of a corpus, which lookups read once, and again if some have texts for ids."""
         return cls(lambda skip: scan_corpus(corpus, skip_bad=skip, distinct=True), skip_bad)
 
-    def look(self, batch: pl.DataFrame) -> None:
+    def _look(self, batch: pl.DataFrame) -> pl.DataFrame:
         """Take note of the expected ids that occur, listed or not."""
         self.size += batch.height
         for column, ids in self._absent.items():
             self._absent[column] = ids.filter(~ids.is_in(batch[column].implode()))
+        return batch
 
     def expect(self, expected: Mapping[str, pl.Series]) -> None:
         """Register the ids for ``absent``, by the column of the corpus, before any lookup."""
@@ -293,7 +294,7 @@ class CorpusInMemory:
     def look_up(self, ids: pl.Series) -> pl.Series:
         """Take note of the passages with these distinct ids; returns the ids that the corpus lacks."""
         self.size, skip = 0, SkipBad(self._limit)
-        self._add(select_ids(self._read(skip), ids, self.look))
+        self._add(select_ids(map(self._look, self._read(skip)), ids))
         self.skipped = skip.count
         return self.unknown(ids)
 

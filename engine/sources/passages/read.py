@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,18 +102,12 @@ def read_corpus(
     return select_ids(scan_corpus(path, skip_bad=skip_bad, distinct=True), ids)
 
 
-def select_ids(
-    batches: Iterable[pl.DataFrame],
-    ids: Collection[str] | None,
-    look: Callable[[pl.DataFrame], None] = lambda frame: None,
-) -> pl.DataFrame:
-    """The passages with some ids (all if None), from batches of all; ``look`` receives every batch."""
-    keep = None if ids is None else pl.Series(list(ids), dtype=pl.String).implode()
-    frames = [tables.empty(tables.CORPUS)]
-    for frame in batches:
-        look(frame)
-        frames.append(frame if keep is None else frame.filter(pl.col(DOC_ID).is_in(keep)))
-    return pl.concat(frames)
+def select_ids(batches: Iterable[pl.DataFrame], ids: Collection[str] | None) -> pl.DataFrame:
+    """The passages with some ids (all if None), from batches of all."""
+    if ids is not None:
+        has_one = pl.col(DOC_ID).is_in(pl.Series(list(ids), dtype=pl.String).implode())
+        batches = (batch.filter(has_one) for batch in batches)
+    return pl.concat([tables.empty(tables.CORPUS), *batches])
 
 
 def first_with(batches: Iterable[pl.DataFrame], texts: pl.Series) -> pl.DataFrame:
@@ -129,15 +123,13 @@ def first_with(batches: Iterable[pl.DataFrame], texts: pl.Series) -> pl.DataFram
 
 def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
     records: Iterable[tuple[int | None, dict[str, Any]]]
-    if is_data_set(path):
-        records = ((None, record) for record in records_of(path, "passages"))
-        yield from _row_batches(path, skip.parsed(_passage, path, records))
-        return
-    for file in _files(path):
-        if suffix_of(file) == ".parquet":
+    for file in [path] if is_data_set(path) else _files(path):
+        if is_data_set(file):
+            records = ((None, record) for record in records_of(file, "passages"))
+        elif suffix_of(file) == ".parquet":
             yield from _parquet_batches(file)
             continue
-        if locations.name_of(file).endswith(_TABLES):
+        elif locations.name_of(file).endswith(_TABLES):
             records = read_csv_records(file, _WHAT, TEXT_FIELDS, skip=skip)
         else:
             records = read_json_records(file, _WHAT, skip=skip)

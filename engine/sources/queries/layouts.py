@@ -265,20 +265,21 @@ def queries_in(document: Any) -> list[dict[str, Any]] | None:
 
 
 def rows_of(
-    path: Location, layout: Layout, *, answers_alone: bool = False, column: str | None = None
+    path: Location, *, answers_alone: bool = False, column: str | None = None
 ) -> Iterator[QueryRow]:
     """The rows of a file; some may be marked as unanswerable. An InputError refuses a row when its turn comes.
 
     With ``answers_alone`` a row may have an id and answers, and no text; ``column`` is a further column that the
     records of Parquet must hold.
     """
-    need_text = not answers_alone
+    layout = layout_of(path)
+    needed = ANSWER_FIELDS if answers_alone else QUERY_FIELDS
+    records: Iterable[tuple[int | None, Mapping[str, Any]]]
     if layout == "kilt":
         return (kilt_row(path, line, record) for line, record in read_json_records(path, WHAT))
     if layout == "parquet":
-        return _parquet_rows(path, need_text=need_text, column=column)
-    records: Iterable[tuple[int | None, Mapping[str, Any]]]
-    if layout == "squad":
+        records = _parquet_records(path, needed, column)
+    elif layout == "squad":
         records = squad_records(path)
     elif layout == "triviaqa":
         records = _triviaqa_records(path)
@@ -289,29 +290,27 @@ def rows_of(
     elif layout == "plain":
         records = read_json_records(path, WHAT)
     else:
-        table = read_csv_records(path, WHAT, QUERY_FIELDS if need_text else ANSWER_FIELDS)
+        table = read_csv_records(path, WHAT, needed)
         records = ((line, {n: text.strip() for n, text in row.items()}) for line, row in table)
-    rows = plain_rows(path, records, need_text=need_text)
+    rows = plain_rows(path, records, need_text=not answers_alone)
     # Lists in a table are always texts.
     return (replace(row, written=0) for row in rows) if layout == "table" else rows
 
 
-def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Iterator[QueryRow]:
+def _parquet_records(
+    path: Location, needed: Sequence[str], column: str | None
+) -> Iterator[tuple[None, dict[str, Any]]]:
     with open_parquet(path) as table:
-        needed = QUERY_FIELDS if need_text else ANSWER_FIELDS
         if not set(table.names) & fields.columns_of(needed):
             problem = f"lacks a column {', '.join(needed)}"
             remedy = f"a table of this kind has the columns {', '.join(tables.QUERIES)}"
             raise InputError(problem, remedy, "queries.column", path=path)
-        columns = OWN_FIELDS | table.plain_names | fields.columns_of([column] if column else [])
-        if column and not fields.columns_of([column]) & set(table.names):
+        own = fields.columns_of([column] if column else [])
+        if column and not own & set(table.names):
             raise no_column(path, column, table.names)
-        records = (
-            (None, dict.fromkeys(table.names) | record)
-            for frame in table.batches(_BATCH, columns)
-            for record in frame.iter_rows(named=True)
-        )
-        yield from plain_rows(path, records, need_text=need_text)
+        for frame in table.batches(_BATCH, OWN_FIELDS | table.plain_names | own):
+            for record in frame.iter_rows(named=True):
+                yield None, dict.fromkeys(table.names) | record
 
 
 def no_column(path: Location, column: str, names: Iterable[str]) -> InputError:

@@ -99,7 +99,7 @@ def read_query_set(
 def query_rows(path: Location, column: str | None) -> tuple[Location, Iterable[QueryRow]]:
     """The file of queries, and its rows; arguments are as in ``read_query_set``."""
     path = _file(path)
-    return path, rows_of(path, layout_of(path), column=column)
+    return path, rows_of(path, column=column)
 
 
 def query_set_of(
@@ -279,15 +279,12 @@ def joined(
 
 def read_answers(path: Location) -> list[QueryRow]:
     """The answers of a file in any layout of queries; texts are not needed."""
-    file = _file(path)
-    return [*rows_of(file, layout_of(file), answers_alone=True)]
+    return [*rows_of(_file(path), answers_alone=True)]
 
 
 def line_of(path: Location, query_id: str) -> int | None:
     """The line of a query in its file; None in Parquet and SQuAD. Looked up only to word an error."""
-    path = _file(path)
-    rows = rows_of(path, layout_of(path))
-    return next((row.line for row in rows if row.query_id == query_id), None)
+    return next((row.line for row in rows_of(_file(path)) if row.query_id == query_id), None)
 
 
 def _file(path: Location) -> Location:

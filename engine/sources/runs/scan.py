@@ -163,16 +163,12 @@ def _dictionary_batches(path: Location) -> Iterator[Batch]:
     if texts or any(isinstance(item, dict) for item in items):
         yield from _records_batch(path, forms.records_in(document, path, f"give {WHAT}"))
         return
-    listed = (
-        (query_id, doc_id, None, float(score))
-        for query_id, ranking in forms.checked_dictionary(document, path, f"give {WHAT}").items()
-        for doc_id, score in (
-            ranking.items()
-            if isinstance(ranking, dict)
-            else zip(ranking, range(len(ranking), 0, -1), strict=True)
-        )
-    )
-    numbered = [(*row, place, None) for place, row in enumerate(listed)]
+    numbered: list[tuple[object, ...]] = []
+    for query_id, ranking in forms.checked_dictionary(document, path, f"give {WHAT}").items():
+        if isinstance(ranking, list):
+            ranking = dict(zip(ranking, map(float, range(len(ranking), 0, -1)), strict=True))
+        for doc_id, score in ranking.items():
+            numbered.append((query_id, doc_id, None, float(score), len(numbered), None))
     rows = pl.DataFrame(numbered, SCHEMA, orient="row")
     _refuse_scores(path, rows)
     yield Batch(rows, (forms.file_name(path),) if rows.height else (), has_lines=False)
