@@ -67,9 +67,8 @@ def budget_notes(
             f"[list|lists] of {{}} [ends|end] at `k` {k}, and the budget may hold more: use a larger `k`",
             about=about,
         )
-    estimated = bool(budgets) and not has_tokenizer(reader)
     text = f"tokens of passages are a quarter of their characters, since {reader.reader} has no tokenizer here"
-    yield Note("estimated_tokens", int(estimated), text)
+    yield Note("estimated_tokens", int(not has_tokenizer(reader)), text)
 
 
 def prompt_tokens(spec: ReaderSpec, inputs: pl.Series) -> float | None:
