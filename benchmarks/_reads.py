@@ -19,10 +19,10 @@ from engine.reading.local import Executor, Local
 from engine.reading.plan import (
     MadePlans,
     ReadPlan,
-    answered,
     longest_first,
     missing_reads,
     output_columns,
+    with_outputs,
 )
 from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.sources.io.folders import Folder, folder_at
@@ -132,4 +132,4 @@ def _answers(one: Wanted, place: Folder, failures: dict[str, str]) -> pl.DataFra
     )
     done = found.reads.with_columns(pl.lit(None, pl.String).alias(FAILURE))
     outputs = pl.concat([done, failed], how="diagonal")
-    return answered(one.reads, outputs).select([*tables.READS, FAILURE])
+    return with_outputs(one.reads, outputs).select([*tables.READS, FAILURE])

@@ -25,7 +25,7 @@ from engine.messages.checked import Natural, Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, listed
 from engine.python.parts import metric_of
-from engine.reading.plan import WANTED, answered
+from engine.reading.plan import WANTED, with_outputs
 from engine.reading.protocol import EngineChoice
 from engine.reading.repetition import repeat_sample
 from engine.report.findings import Findings, read_findings
@@ -88,7 +88,7 @@ def repeat(
         failed = pl.when(_UNANSWERED & (findings.roles[role].failed > 0)).then(pl.lit("failed"))
         content[role.name] = result = repeat_sample(
             candidates[role],
-            answered(candidates[role], pl.concat(stored).with_columns(failed.alias(FAILURE))),
+            with_outputs(candidates[role], pl.concat(stored).with_columns(failed.alias(FAILURE))),
             job.spec,
             size=reads,
             seed=seed,

@@ -30,7 +30,7 @@ from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.extras import command
 from engine.reading.backends import Progress, read_by, reads_here
 from engine.reading.costs import ReadingCosts, UnitResult
-from engine.reading.identity import identified
+from engine.reading.identity import with_origin
 from engine.reading.local import Executor, Local
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import QUESTION, Prompt
@@ -197,7 +197,7 @@ def specify_jobs(
 
     The default precision is that of the reading nodes, for which ``on_event`` may report a wait. If ``engine`` is auto,
     a ``store`` with mostly vLLM's reads of a model selects vLLM. The store's reads are checked for their origin
-    (``identity.identified``, which documents ``begun``).
+    (``identity.with_origin``, which documents ``begun``).
     """
     jobs: list[Job] = []
     pool, how = settings.running.pool(), (settings.reader, settings.running, settings.api)
@@ -219,7 +219,7 @@ def specify_jobs(
         own = job.spec.function.reader.function if job.spec.function else None
         function = own if executor is None else getattr(executor, "function", None)
         reread = settings.running.reread
-        spec = identified(job.spec, store, function, begun=begun, reread=reread)
+        spec = with_origin(job.spec, store, function, begun=begun, reread=reread)
         jobs[number] = replace(job, spec=spec)
     return jobs
 

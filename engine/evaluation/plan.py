@@ -26,10 +26,10 @@ from engine.reading.plan import (
     INPUTS,
     MadePlans,
     ReadPlan,
-    answered,
     longest_first,
     missing_reads,
     output_columns,
+    with_outputs,
 )
 from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.sources.queries.buckets import Range
@@ -283,12 +283,12 @@ def planned_reads(run: Run, job: Job, shard: int, failures: Failures, files: Fil
 
 
 def with_failures(wanted: pl.DataFrame, outputs: pl.DataFrame, failures: Failures) -> pl.DataFrame:
-    """Each wanted read with its output or ``failure`` (``reading.plan.answered``)."""
+    """Each wanted read with its output or ``failure`` (``reading.plan.with_outputs``)."""
     failed = pl.DataFrame({READ_KEY: list(failures)}, {READ_KEY: pl.String}).hstack(
         output_columns([ReadOutput.failed(reason) for _, reason in failures.values()])
     )
     whole = outputs.with_columns(pl.lit(None, pl.String).alias(FAILURE))
-    return answered(wanted, pl.concat([whole, failed], how="diagonal"))
+    return with_outputs(wanted, pl.concat([whole, failed], how="diagonal"))
 
 
 def _refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:

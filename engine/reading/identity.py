@@ -66,7 +66,7 @@ def _record(**known: str) -> str:
     return json.dumps(known, sort_keys=True)
 
 
-def identified(
+def with_origin(
     spec: ReaderSpec,
     place: Folder,
     function: Callable[..., Any] | None,

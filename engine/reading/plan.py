@@ -89,7 +89,7 @@ def missing_reads(requested: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame
     return requested.unique(READ_KEY, keep="first", maintain_order=True).filter(~is_stored)
 
 
-def answered(requested: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
+def with_outputs(requested: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
     """Requested reads, in their order, with their first outputs (the columns of ``outputs``), null if missing."""
     known = outputs.drop(QUERY_ID, DOC_IDS, strict=False).unique(READ_KEY, keep="first")
     reads = requested.select(READ_KEY, QUERY_ID, DOC_IDS)

@@ -20,7 +20,7 @@ from engine.machine.pool import PoolSettings
 from engine.messages.errors import ReadError
 from engine.reading.backends import Backend, backend_for, reads_here
 from engine.reading.local import Executor, Local
-from engine.reading.plan import GROUP, SIZE, MadePlans, ReadPlan, answered
+from engine.reading.plan import GROUP, SIZE, MadePlans, ReadPlan, with_outputs
 from engine.reading.protocol import ReaderSpec
 from engine.sources.io.digests import digest
 from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
@@ -72,7 +72,7 @@ def repeat_sample(
     keys = plan.select(READ_KEY).join(again, on=READ_KEY, how="semi", maintain_order="left")
     before = keys.join(reads, on=READ_KEY, how="left", maintain_order="left_right")
     before = before.unique([READ_KEY, QUERY_ID], keep="first", maintain_order=True)
-    after = answered(before, again)
+    after = with_outputs(before, again)
     changed = before.with_columns(repeated=after[OUTPUT]).filter(before[OUTPUT] != after[OUTPUT])
     changes = changed.unique(READ_KEY, keep="first", maintain_order=True)
     return {

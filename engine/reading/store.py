@@ -134,7 +134,7 @@ def keys_of(folder: Folder, name: str) -> pl.Series | None:
     return keys if _digest_of_keys(keys) == named["keys"] else None
 
 
-def distinct(frames: list[pl.DataFrame]) -> pl.DataFrame:
+def distinct_reads(frames: list[pl.DataFrame]) -> pl.DataFrame:
     """The reads of several files, one row per key; the first file with the key wins."""
     if not frames:
         return tables.empty(tables.READS)
@@ -301,7 +301,7 @@ def find(listing: Listing, keys: pl.Series, span: Range | None = None) -> Stored
         elif reads.height:
             frames.append(reads)
             sought = sought.join(reads, on=READ_KEY, how="anti")
-    return StoredReads(distinct(frames), damaged)
+    return StoredReads(distinct_reads(frames), damaged)
 
 
 def compact(
@@ -323,7 +323,7 @@ def compact(
     folder = store / fingerprint
     read, damaged = _tables(folder, sorted(names))
     if len(read) > 1:
-        reads = distinct(list(read.values()))
+        reads = distinct_reads(list(read.values()))
         add(store, fingerprint, reads, span=span, uid=uuid.uuid4().hex)
         folder.settle()
         folder.delete(read)

@@ -19,4 +19,5 @@ def load(place, fingerprint):
         # Some are gone, into others.
         seen.update(names)
         names = [name for name in store.names_of(folder) if name not in seen]
-    return store.StoredReads(store.distinct([frames[name] for name in sorted(frames)]), damaged)
+    reads = store.distinct_reads([frames[name] for name in sorted(frames)])
+    return store.StoredReads(reads, damaged)

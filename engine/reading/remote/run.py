@@ -225,7 +225,7 @@ class _ShardRequests:
         missing, unit = ReadOutput.failed("it was not asked for"), piece.unit
         outputs = [output or missing for output in piece.outputs]
         if window := self._job.windows.get(unit.reader):
-            outputs = list(map(window.judged, outputs, piece.sizes))
+            outputs = list(map(window.judge, outputs, piece.sizes))
         worker, stats = f"requests to {self._host}", asdict(self._readers[unit.reader].stats)
         computed = piece.computed
         return UnitResult(unit, outputs, worker, piece.seconds, stats, computed, computed)

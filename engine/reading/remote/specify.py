@@ -280,7 +280,7 @@ class Window(NamedTuple):
     tokens: int
     rate: float
 
-    def judged(self, output: ReadOutput, size: int) -> ReadOutput:
+    def judge(self, output: ReadOutput, size: int) -> ReadOutput:
         """The output of a read; a failed output if its prompt was cut."""
         reached = output.prompt_tokens >= self.tokens - self.tokens // 64
         # Some servers drop whole blocks, so that the rest may be far below the window.
