@@ -116,7 +116,7 @@ class Result:
         Raises:
             InputError: there is no table of that name.
         """
-        in_memory, folder = self.findings.held, self.findings.folder
+        in_memory, folder = self.findings.frames, self.findings.folder
         parts = self.evaluation.parts if self.evaluation else None
         if self.evaluation and parts and name in parts.tables:
             # A trace may have extra columns, which some shards lack.

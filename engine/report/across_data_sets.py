@@ -25,7 +25,7 @@ from engine.sources.io.outputs import Outputs, replaced_together
 from engine.statistics.bounded import holm
 from engine.statistics.comparison import STUDENTIZED, reachable_p
 from engine.statistics.correlation import Bootstrap
-from engine.tables import ANNOTATOR, DATA_SET, MEASURE, RHO, RUN, TAU, N
+from engine.tables import ANNOTATOR, DATA_SET, MEASURE, RHO, RUN, RUN_B, TAU, N
 
 CONTENT = "data_sets.json"
 _FILES = {"correlations": "data_sets.parquet", "comparisons": "data_set_comparisons.parquet"}
@@ -48,18 +48,14 @@ class Cell(NamedTuple):
     def named(self, frame: pl.DataFrame, schema: tables.Schema) -> pl.DataFrame:
         """A table of the cell with its data set and condition."""
         names = (DATA_SET, tables.READER, tables.AUGMENTATION)
-        return frame.with_columns(pl.lit(getattr(self, n)).alias(n) for n in names).select(
-            list(schema)
-        )
+        frame = frame.with_columns(pl.lit(getattr(self, n)).alias(n) for n in names)
+        return frame.select(list(schema))
 
     def primary_only(self) -> Cell:
         """The cell with each annotator's primary measure alone, and the first annotator's comparisons by it."""
         measure = pl.col(ANNOTATOR).replace_strict(self.primary, default="", return_dtype=pl.String)
-        is_primary, is_first = (
-            pl.col(MEASURE) == measure,
-            pl.col(ANNOTATOR) == next(iter(self.primary)),
-        )
-        rivals = self.comparisons.filter(is_first, is_primary, pl.col(RUN) == pl.col(tables.RUN_B))
+        is_primary, first = pl.col(MEASURE) == measure, next(iter(self.primary))
+        rivals = self.comparisons.filter(is_primary, pl.col(RUN) == pl.col(RUN_B), annotator=first)
         return self._replace(correlations=self.correlations.filter(is_primary), comparisons=rivals)
 
 
@@ -109,15 +105,13 @@ def cells_of(data_set: str, findings: Findings) -> Iterator[Cell]:
 
 def together(cells: Sequence[Cell], bootstrap: Bootstrap) -> DataSetComparison:
     """Data sets side by side, with one family of comparisons: the first annotator's with its rivals in all cells."""
-    comparisons = pl.concat(
-        cell.named(cell.primary_only().comparisons, tables.DATA_SET_COMPARISONS) for cell in cells
-    )
-    corrected = [
-        pl.Series(tables.p_holm_of(n), holm(comparisons[tables.p_of(n)].to_list()), pl.Float64())
-        for n in (TAU, RHO)
-    ]
+    schema, primary = tables.DATA_SET_COMPARISONS, [cell.primary_only() for cell in cells]
+    comparisons = pl.concat(cell.named(cell.comparisons, schema) for cell in primary)
+    for name in (TAU, RHO):
+        p = holm(comparisons[tables.p_of(name)].to_list())
+        comparisons = comparisons.with_columns(pl.Series(tables.p_holm_of(name), p, pl.Float64()))
     correlations = pl.concat(cell.named(cell.correlations, tables.DATA_SETS) for cell in cells)
-    return DataSetComparison(cells, correlations, comparisons.with_columns(corrected), bootstrap)
+    return DataSetComparison(cells, correlations, comparisons, bootstrap)
 
 
 def grid(data_sets: DataSetComparison, name: str = TAU, *, primary: bool = False) -> Grid:

@@ -1,8 +1,4 @@
-"""Results of an evaluation, as its files hold them: the one value behind terminal, page and Python.
-
-An evaluation that has just ended passes on its tables and summary; an earlier one is read from its folder. Both are
-shown by the same code.
-"""
+"""Results of an evaluation, in memory or as its files hold them: the one value behind terminal, page and Python."""
 
 from __future__ import annotations
 
@@ -55,16 +51,16 @@ _AS_WRITTEN = f"{_AGAIN} (if you changed it, delete `{DIGESTS}` from {SUMMARY})"
 
 @dataclass(frozen=True)
 class Findings:
-    """Results of an evaluation, in memory or read from its folder; every outlet is rendered from it.
+    """Results of an evaluation; every outlet is rendered from it, whether it has just ended or is read from a folder.
 
     ``sources``: the evaluated inputs, cut at the cutoff; None if the page has no passages, since the evaluation was done
-    in shards, or passages were switched off. ``held``: tables in memory, by name; if there are any, no folder is read.
+    in shards, or passages were switched off. ``frames``: tables in memory, by name; if there are any, no folder is read.
     """
 
     summary: Mapping[str, Any]
     folder: Path
     sources: EvaluationInputs | None
-    held: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     conditions: Sequence[Findings] = ()  # of a study, the main one first
     study_notes: Mapping[str, Any] = field(default_factory=dict)  # on the study as a whole, by code
 
@@ -77,22 +73,22 @@ class Findings:
         conditions: Sequence[Findings] = (),
     ) -> Findings:
         """Findings of an evaluation that has just ended, or of a study: its first and further ``conditions``."""
-        held = {name: getattr(evaluation, name) for name in TABLES}
-        held |= {name: getattr(evaluation.statistics, name) for name in STATISTICS}
-        held |= evaluation.further
-        held["clusters"] = evaluation.clusters
+        frames = {name: getattr(evaluation, name) for name in (*TABLES, "clusters")}
+        frames |= {name: getattr(evaluation.statistics, name) for name in STATISTICS}
+        frames |= evaluation.further
         sources = None if evaluation.parts else evaluation.inputs
-        first = cls(summary, Path(), sources, held)
+        first = cls(summary, Path(), sources, frames)
         if study is None:
             return first
-        held |= {name: getattr(study, name) for name in STUDY}
-        return cls(summary, Path(), sources, held, [first, *conditions], notes_by_code(study.notes))
+        frames |= {name: getattr(study, name) for name in STUDY}
+        notes = notes_by_code(study.notes)
+        return replace(first, conditions=[first, *conditions], study_notes=notes)
 
     def table(self, name: str, schema: tables.Schema | None = None) -> pl.DataFrame:
         """A table of the evaluation; without rows if there is none of that name in a single file."""
         schema = schema or getattr(tables, name.upper())
-        if self.held:
-            return self.held.get(name, tables.empty(schema))
+        if self.frames:
+            return self.frames.get(name, tables.empty(schema))
         if (self.folder / f"{name}.parquet").is_dir():  # of an evaluation in shards
             return tables.empty(schema)
         path = self.whole(name)
@@ -150,8 +146,8 @@ class Findings:
         Read anew each time: the scores of millions of queries by all measures would take more memory than the rest.
         """
         rows = (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
-        if "query_scores" in self.held:
-            return self.held["query_scores"].filter(rows).select(RUN, QUERY_ID, VALUE)
+        if "query_scores" in self.frames:
+            return self.frames["query_scores"].filter(rows).select(RUN, QUERY_ID, VALUE)
         path = self.whole("query_scores")
         try:
             scores = pl.scan_parquet(path).filter(rows).select(RUN, QUERY_ID, VALUE).collect()
@@ -163,7 +159,7 @@ class Findings:
     @cached_property
     def downstream(self) -> pl.DataFrame:
         scores = self.table("downstream")
-        return scores if self.held else _finite(scores, self.folder / "downstream.parquet")
+        return scores if self.frames else _finite(scores, self.folder / "downstream.parquet")
 
     @cached_property
     def traces(self) -> pl.DataFrame:
@@ -289,8 +285,7 @@ class Findings:
         row = self.wholes.get(run, {})
         if low_of(VALUE) in row:  # of sampled lists
             ends = (row[low_of(VALUE)], row[high_of(VALUE)])
-            low, high = (math.nan, math.nan) if ends[0] is None else ends
-            return Interval(row[VALUE], low, high, row[N])
+            return Interval(row[VALUE], *(math.nan if end is None else end for end in ends), row[N])
         return self.interval(self.downstream.filter(pl.col(RUN) == run))
 
     def mean(self, run: str, annotator: str, measure: str) -> Interval | None:
@@ -309,18 +304,15 @@ class Findings:
 
     @cached_property
     def clusters(self) -> pl.DataFrame:
-        """``tables.CLUSTERS``; without rows in results of earlier versions."""
         return self.table("clusters")
 
     @cached_property
     def primary_cells(self) -> dict[str, dict[str, Any]]:
         """By annotator, the row of ``correlations`` of its primary measure on the best run."""
-        of_best = self.correlations.filter(pl.col(RUN).eq_missing(self.best_run), pl.col(N) > 0)
-        return {
-            row[ANNOTATOR]: row
-            for row in of_best.iter_rows(named=True)
-            if row[MEASURE] == self.primary_measures.get(row[ANNOTATOR])
-        }
+        best = self.correlations.filter(pl.col(RUN).eq_missing(self.best_run), pl.col(N) > 0)
+        primary = self.primary_measures.items()
+        rows = best.iter_rows(named=True)
+        return {row[ANNOTATOR]: row for row in rows if (row[ANNOTATOR], row[MEASURE]) in primary}
 
     def agreement(self, annotator: str) -> dict[str, Any] | None:
         """The row of an annotator in ``primary_cells``; None without a tau."""
@@ -330,7 +322,7 @@ class Findings:
 
 def texts_of(notes: Mapping[str, Any]) -> list[str]:
     """Texts of notes, which ``summary.json`` groups by code."""
-    return [note["text"] for of_code in notes.values() for note in of_code]
+    return [note["text"] for alike in notes.values() for note in alike]
 
 
 def _filled(kind: type[Costs], values: Mapping[str, Any]) -> Costs:

@@ -1,12 +1,10 @@
-"""Tables shared by terminal, page and notebook: the runs, agreement with the reader, costs of reads.
-
-Further tables show the limits of labels of single passages: lists that they miss, and the places of passages.
-"""
+"""Tables shared by terminal, page and notebook: runs, agreement, costs, and what labels of single passages miss."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import compress, product
 from typing import Any
 
 from rich.table import Table
@@ -32,8 +30,7 @@ _WHOLE_NAME = "end to end: lists"
 _MATTERS = 0.05
 _EVENTS = {
     WRONG_DESPITE: "lists are wrong though one of their passages alone gives a right answer: the others distract the reader",
-    RIGHT_UNSEEN: "lists are right though no passage alone gives a right answer: labels of single passages miss what the "
-    "reader combines or knows",
+    RIGHT_UNSEEN: "lists are right though no passage alone gives a right answer: labels of single passages miss what the reader combines or knows",
     RIGHT_CLOSED: "questions are answered right without any passage: labels above 0 there may show what the reader knows",
 }
 _HEADS = {
@@ -49,14 +46,14 @@ _ORDER = "reverse the lists and evaluate again to see whether the reader uses on
 _APART = "Useful passages mostly stand first, and this reader encodes each passage separately."
 _Row = Mapping[str, Any]
 _NAMES = {SINGLE: "single passages", WHOLE: "lists"}
+_TOKENS = ["prompt tokens", "shared prefix", "padding", "generated"]
 
 
 def leaderboard(findings: Findings, most: int | None = None) -> Grid:
     """The runs, the best one first: their scores, and their distance to the best run.
 
-    Args:
-        most: number of runs that fit a screen, with means alone and few measures; None for all runs and the
-            measures of all annotators, with the interval of each mean and the number of queries.
+    ``most``: number of runs that fit a screen, with means alone and few measures; None for all runs and the measures of
+    all annotators, with the interval of each mean and the number of queries.
     """
     leads, best, numbers = findings.leads, findings.best_run, findings.numbers
     partial = most is None or any(n != findings.queries for n in numbers.values())
@@ -154,36 +151,28 @@ def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -
     base, base_role = labelling(findings) or ("", "")
     if roles is None:
         roles = {role.name: costs for role, costs in findings.roles.items()}
-    kinds = {
-        (role, kind): costs.kinds[kind]
-        for role, costs in roles.items()
-        for kind in (SINGLE, WHOLE)
-        if kind in costs.kinds
-    }
+    pairs = [key for key in product(roles, (SINGLE, WHOLE)) if key[1] in roles[key[0]].kinds]
+    kinds = {(role, kind): roles[role].kinds[kind] for role, kind in pairs}
     single, each = kinds.get((base_role, SINGLE)), kinds.values()
     padded = any(costs.padded_tokens > costs.computed_tokens for costs in each)
     split = any(costs.split_seconds for costs in each)
-    ratios = [_ratio(costs, single) if single else "" for costs in each]
-    compared = any(ratios)
     # Functions and some servers report no tokens.
-    counted_tokens = any(costs.prompt_tokens or not costs.done for costs in each)
-    head = ["LLM calls", "new", "cached"]
-    if counted_tokens:
-        head += ["prompt tokens", "shared prefix", *(["padding"] * padded), "generated"]
-    head += ["LLM seconds", "wall seconds"]
-    head += [f"LLM time vs. {base}"] if compared else []
+    tokens = any(costs.prompt_tokens or not costs.done for costs in each)
     rows = []
-    for ((role, kind), of_kind), ratio in zip(kinds.items(), ratios, strict=True):
+    for (role, kind), own in kinds.items():
         title = base if role == base_role else role
         name = _WHOLE_NAME if (role, kind) == (READER.name, WHOLE) else f"{title}: {_NAMES[kind]}"
-        values = _values(of_kind, padded=padded)
-        values = values if counted_tokens else [*values[:2], *values[-2:]]
-        rows.append([name, *values, *([ratio] if compared else [])])
-    how = f" (~: split by {'tokens' if counted_tokens else 'calls'})"
+        rows.append([name, *_values(own), _ratio(own, single) if single else ""])
+    compared = any(row[-1] for row in rows)
+    shown = [True, True, True, tokens, tokens, padded and tokens, tokens, True, True, compared]
+    seconds = ["LLM seconds", "wall seconds", f"LLM time vs. {base}"]
+    head = ["LLM calls", "new", "cached", *_TOKENS, *seconds]
+    head, *rows = [[*compress(cells, shown)] for cells in (head, *rows)]
+    how = f" (~: split by {'tokens' if tokens else 'calls'})"
     return Grid("costs", "", head, rows, title=f"Cost of LLM calls{how * split}")
 
 
-def _values(costs: KindCosts, *, padded: bool) -> list[str]:
+def _values(costs: KindCosts) -> list[str]:
     shared = 1 - costs.computed_tokens / costs.prompt_tokens if costs.prompt_tokens else 0.0
     padding = 1 - costs.computed_tokens / costs.padded_tokens if costs.padded_tokens else 0.0
     about = "~" if costs.split_seconds else ""
@@ -192,7 +181,7 @@ def _values(costs: KindCosts, *, padded: bool) -> list[str]:
         f"{costs.reused:,}",
         f"{costs.prompt_tokens:,}",
         f"{max(0.0, shared):.0%}" if costs.done else "",
-        *([f"{padding:.0%}" if costs.done else ""] if padded else []),
+        f"{padding:.0%}" if costs.done else "",
         f"{costs.output_tokens:,}",
         f"{about}{costs.reader_seconds:,.1f}",
         f"{about}{costs.seconds:,.1f}",

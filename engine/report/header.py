@@ -44,10 +44,8 @@ def _demonstration(summary: Mapping[str, Any]) -> Iterator[str]:
     if reader is None or reader.get("executor") or is_demo:
         return
     for name in filter(_BUNDLED.get, _readers(summary)):
-        yield (
-            f"Demonstration only: the {name} reader ({_BUNDLED[name]}) is no basis for decisions about "
-            "another system; evaluate with the LLM of your system"
-        )
+        why = f"the {name} reader ({_BUNDLED[name]}) is no basis for decisions about another system"
+        yield f"Demonstration only: {why}; evaluate with the LLM of your system"
 
 
 def _readers(summary: Mapping[str, Any]) -> list[str]:

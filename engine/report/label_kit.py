@@ -85,14 +85,10 @@ def sections(
 def texts(metadata: Mapping[str, Any], files: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Texts of an exported folder, by file name: the metadata with the folder's files, and the card."""
     whole = {**metadata, "data": {**metadata["data"], "files": files}}
-    annotators, runs = (
-        ", ".join(dict.fromkeys(file[key] for file in files.values() if key in file)) or "none"
-        for key in (ANNOTATOR, RUN)
-    )
-    return {
-        METADATA: yaml.safe_dump(whole, sort_keys=False, allow_unicode=True),
-        CARD: _CARD.format(annotators=annotators, runs=runs),
-    }
+    named = ([file[key] for file in files.values() if key in file] for key in (ANNOTATOR, RUN))
+    annotators, runs = (", ".join(dict.fromkeys(names)) or "none" for names in named)
+    text = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True)
+    return {METADATA: text, CARD: _CARD.format(annotators=annotators, runs=runs)}
 
 
 def _reader(described: Mapping[str, Any]) -> dict[str, Any]:

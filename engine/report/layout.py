@@ -98,8 +98,7 @@ def terminal_table(grid: Grid, *, short: bool = False) -> Table:
 def sentence(text: str) -> str:
     """A line as a sentence: names of runs keep their case."""
     text = text.strip()
-    if _WORDS.match(text):
-        text = text[0].upper() + text[1:]
+    text = text[0].upper() + text[1:] if _WORDS.match(text) else text
     return text if not text or text[-1] in ".?!" else f"{text}."
 
 
@@ -132,9 +131,8 @@ def interval(row: Mapping[str, Any] | None, name: str, value: str = "", *, plus:
     """A figure ``value`` with its interval, whose bounds have the ``name``, and the letter of the method that made it."""
     if row is None or math.isnan(figure := row[value or name]):
         return "undefined"
-    low = row[low_of(name)]
+    low, method = row[low_of(name)], row.get(METHOD)
     text = with_interval(figure, low, row[high_of(name)], 2, plus=plus)
-    method = row.get(METHOD)
     return f"{text} {METHODS[method][0]}" if method and not math.isnan(low) else text
 
 
@@ -164,6 +162,5 @@ def p_text(value: float) -> str:
 
 def p_value(value: float) -> str:
     """A p-value in a table; empty for none."""
-    if math.isnan(value):
-        return ""
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
+    shown = "<0.001" if value < 0.001 else f"{value:.3f}"
+    return "" if math.isnan(value) else shown

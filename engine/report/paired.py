@@ -55,9 +55,7 @@ class Comparison:
     """
 
     pairs: Rows
-    flipped: (
-        Rows  # queries that one run of a pair answers (a score of 0.5 or more), and the other not
-    )
+    flipped: Rows  # queries that one run of a pair answers (0.5 or more), and the other not
     differing: Rows  # settings, data and versions that are not the same in all folders
     verdict: list[str]  # sentences; none without a common scale of scores
     notes: list[str]  # queries left out, and other notes that qualify the figures

@@ -1,7 +1,4 @@
-"""Printed output of an evaluation: the answer in at most 25 lines, or all tables and the lines around them.
-
-The answer names the run to choose, its certainty, its cost, and the place of the full results.
-"""
+"""Printed output of an evaluation: the answer in at most 25 lines, or all tables and the lines around them."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from engine.inputs.read import IDENTICAL, UNRANKED, WRITTEN_PASSAGES
 from engine.labels.registry import ANNOTATORS
 from engine.messages.wording import counted, number, with_interval
 from engine.reading.outputs import OF_OUTPUTS, STORED
-from engine.report import grids, header, layout, study_report, traces, verdict
+from engine.report import grids, header, layout, study_report, traces
 from engine.report.findings import Findings, costs_of, costs_together
 from engine.report.layout import Grid, terminal_table
 from engine.report.page_files import where_to_look
@@ -80,12 +77,11 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     below.append("")
     if findings.conditions:
         conditions = counted(len(findings.conditions), "condition[|s]")
-        below.append(
-            f"study of {conditions}: above is the first; `full` and conditions.parquet have all"
-        )
+        full = "`full` and conditions.parquet have all"
+        below.append(f"study of {conditions}: above is the first; {full}")
     below += [*traces.lines(findings), *_costs(findings), *prices(findings), *_notes(findings)]
     below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")
-    above = [*head, *verdict.sentences_of(findings.summary)]
+    above = [*head, *findings.verdict.get("sentences", ())]
     if not findings.runs or (findings.wholes and len(findings.runs) == 1):
         return [*above, *below]
     # A head, and a line for omitted runs.
@@ -105,10 +101,9 @@ def _undefined(findings: Findings) -> Iterator[str]:
     for reason, most in Counter(cells[NOTE]).most_common(1):
         several = f"of {correlations.height} correlations (annotators × measures × runs) [is|are]"
         total, others = counted(cells.height, several), cells.height - most
-        why = (
-            f"undefined: {most} ({reason.removeprefix('undefined: ')}), {others} for other reasons"
-        )
-        yield f"{total} {why}; `full` names them" if others else f"{total} {reason}"
+        why = f"{most} ({reason.removeprefix('undefined: ')}), {others} for other reasons"
+        each = f"undefined: {why}; `full` names them" if others else reason
+        yield f"{total} {each}"
 
 
 def _costs(findings: Findings) -> list[Table | str]:
@@ -157,10 +152,8 @@ def full_grids(findings: Findings) -> list[Grid]:
 
     Comparisons are with the first annotator and the first run; the files hold all of them.
     """
-    comparisons = findings.table("comparisons")
-    annotators = comparisons.filter(
-        pl.col(RUN) == pl.col(RUN_B), pl.col(ANNOTATOR) == findings.annotators[0]
-    )
+    comparisons, same_run = findings.table("comparisons"), pl.col(RUN) == pl.col(RUN_B)
+    annotators = comparisons.filter(same_run, annotator=findings.annotators[0])
     systems = comparisons.filter(pl.col(ANNOTATOR) == pl.col(tables.ANNOTATOR_B))
     first_run = systems.filter(pl.col(RUN) == pl.col(RUN).first())
     shown = [
@@ -191,10 +184,8 @@ def _further(findings: Findings) -> Iterator[Grid]:
 
 def _means_and_correlations(findings: Findings) -> Grid:
     means, level = findings.means, layout.level(findings.bootstrap)
-    cells = {
-        (row[RUN], row[ANNOTATOR], row[MEASURE]): row
-        for row in findings.correlations.iter_rows(named=True)
-    }
+    correlations = findings.correlations.iter_rows(named=True)
+    cells = {(row[RUN], row[ANNOTATOR], row[MEASURE]): row for row in correlations}
     runs = sorted({run for run, _, _ in means})
     several, read = len(runs) > 1, findings.is_read_whole
     # If some figures are not over all queries, every figure has its number of queries.
@@ -242,12 +233,8 @@ def _reach(findings: Findings) -> Grid:
     rows = []
     for row in _in_order(shown, [RUN, ANNOTATOR], findings).iter_rows(named=True):
         limit = row[tables.TAU_MAX] if row[TAU] >= 0 else row[tables.TAU_MIN]
-        figures = [
-            *(row[tables.AUC] for _ in binary),
-            row[TAU],
-            limit,
-            abs(row[tables.TAU_REACHED]),
-        ]
+        figures = [row[tables.AUC]] if binary else []
+        figures += [row[TAU], limit, abs(row[tables.TAU_REACHED])]
         measure = findings.named(row[MEASURE], row[ANNOTATOR])
         names = [*(row[RUN] for _ in several), row[ANNOTATOR], measure]
         values = ["" if math.isnan(value) else number(value, 2) for value in figures]
@@ -266,14 +253,12 @@ def _differences(
     comparisons: pl.DataFrame, findings: Findings, *, among_runs: bool = False
 ) -> Grid:
     """Differences of tau to the first annotator, or run, a row each if defined; p if there are intervals."""
-    first, second, other = (
-        (RUN, RUN_B, ANNOTATOR) if among_runs else (ANNOTATOR, tables.ANNOTATOR_B, RUN)
-    )
     difference = tables.difference_of(TAU)
     if not comparisons[difference].is_not_nan().any():
         return Grid(difference, "", [], [])
-    family = comparisons
+    first, second, other, family = ANNOTATOR, tables.ANNOTATOR_B, RUN, comparisons
     if among_runs:
+        first, second, other = RUN, RUN_B, ANNOTATOR
         # The first run's rows represent all runs, which are corrected together, as its rivals are.
         family = findings.table("comparisons").filter(pl.col(RUN) != pl.col(RUN_B))
     tests = family.filter(pl.col("tau_p").is_not_nan()).height
@@ -359,7 +344,7 @@ def full_lines(findings: Findings) -> list[str]:
         *prices(findings),
         *(f"note: {text}" for text in findings.notes),
         *(f"note: {remark}" for remark in remarks(findings)),
-        *(f"verdict: {sentence}" for sentence in verdict.sentences_of(findings.summary)),
+        *(f"verdict: {sentence}" for sentence in findings.verdict.get("sentences", ())),
     ]
 
 
@@ -406,9 +391,8 @@ def _empty_cells(undefined: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _untested(comparisons: pl.DataFrame) -> list[str]:
-    untested = comparisons.filter(
-        pl.col("tau_difference").is_not_nan(), pl.col("tau_low").is_nan(), pl.col("note") != ""
-    )
+    is_untested = pl.col("tau_difference").is_not_nan() & pl.col("tau_low").is_nan()
+    untested = comparisons.filter(is_untested, pl.col(NOTE) != "")
     among_runs = pl.col(RUN) != pl.col(RUN_B)
     annotators = untested.filter(~among_runs)
     several = "{run} " if annotators[RUN].n_unique() > 1 else ""
@@ -422,22 +406,17 @@ def _cell_notes(statistics: pl.DataFrame, names: str) -> list[str]:
     cells: dict[str, list[str]] = {}
     for row in statistics.filter(pl.col("note") != "").iter_rows(named=True):
         cells.setdefault(row["note"], []).append(names.format_map(row))
-    return [
-        f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {note}"
-        for note, named in cells.items()
-    ]
+    more = {note: f" and {len(named) - 3} more" * (len(named) > 3) for note, named in cells.items()}
+    return [f"{', '.join(named[:3])}{more[note]}: {note}" for note, named in cells.items()]
 
 
 def prices(findings: Findings) -> Iterator[str]:
     """Token costs of the reads done now; empty without prices or without a server."""
-    described = {role: findings.summary[role.key] for role in findings.roles}
-    costs = {
-        role: reader["api"]["cost"]
-        for role, reader in described.items()
-        if reader and reader.get("api") and not reader.get("executor")
-    }
-    prompt = sum(findings.roles[role].prompt_tokens for role in costs)
-    output = sum(findings.roles[role].output_tokens for role in costs)
-    if None not in costs.values() and prompt + output:
-        price = sum(costs.values())
+    each = [(findings.summary[role.key] or {}, costs) for role, costs in findings.roles.items()]
+    served = [(r["api"], costs) for r, costs in each if r.get("api") and not r.get("executor")]
+    prices = [api["cost"] for api, _ in served]
+    prompt = sum(costs.prompt_tokens for _, costs in served)
+    output = sum(costs.output_tokens for _, costs in served)
+    if None not in prices and prompt + output:
+        price = sum(prices)
         yield f"price of the tokens: {price:.4g} ({prompt:,} of prompts, {output:,} of answers)"

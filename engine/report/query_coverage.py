@@ -36,17 +36,7 @@ from engine.report.layout import Grid, terminal_table
 from engine.report.summary import Origin, audit_of, jsonable, versions
 from engine.statistics.arrays import Ints, Mask
 from engine.statistics.bounded import binomial_interval, holm
-from engine.tables import (
-    CLUSTER,
-    EVALUATION_QUERIES,
-    P_HOLM,
-    QUERY,
-    QUERY_ID,
-    SIMILARITY,
-    SOURCE,
-    UNCOVERED,
-    USER_QUERIES,
-)
+from engine.tables import CLUSTER, EVALUATION_QUERIES, P_HOLM, QUERY, QUERY_ID, SOURCE, USER_QUERIES
 
 EVALUATION, USER = "evaluation", "user"
 _EXAMPLES = 5
@@ -62,6 +52,7 @@ CONFIDENCE = 0.95
 _PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers", "polars", "scipy", "numpy")
 _ALPHA = 0.05
 _UNCOVERED = "User queries without an evaluation query in their cluster"
+_SPARSE = "Clusters with fewer evaluation queries than expected by chance"
 # Limits of the printed lines; the files hold everything.
 _CLUSTERS = 10
 _EXAMPLES_SHOWN = 3
@@ -161,9 +152,7 @@ class Coverage:
     """The share of user queries that an evaluation covers."""
 
     clusters: pl.DataFrame  # ``tables.COVERAGE``, of the first clustering
-    assignments: (
-        pl.DataFrame
-    )  # ``tables.ASSIGNMENTS``: evaluation queries, then user queries, in their order
+    assignments: pl.DataFrame  # ``tables.ASSIGNMENTS``: first the evaluation queries, in order
     figures: Figures
     clusters_requested: int  # there are fewer if texts share a vector
     texts: int  # distinct ones among all queries
@@ -184,8 +173,7 @@ def measure(
     every figure counts each occurrence. The result does not depend on the order of the rows.
 
     Args:
-        evaluation: ``query_id`` and ``query``, at least one row.
-        users: the same for the user queries.
+        evaluation, users: ``query_id`` and ``query``, at least one row.
         encode: returns the vectors (n, dimensions) of distinct texts.
         clusters: their number; None for the square root of the number of distinct user queries: a cluster
             then holds, on average, as many user queries as there are clusters, so both grow with a log.
@@ -213,8 +201,8 @@ def measure(
     assignments = pooled.with_columns(
         pl.Series(_ROW, rows),
         pl.Series(CLUSTER, cluster_of_query[0]),
-        pl.Series(SIMILARITY, starts[0].similarity[rows].astype(np.float64)),
-        pl.Series(UNCOVERED, uncovered(cluster_of_query, is_evaluation).mean(axis=0)),
+        pl.Series(tables.SIMILARITY, starts[0].similarity[rows].astype(np.float64)),
+        pl.Series(tables.UNCOVERED, uncovered(cluster_of_query, is_evaluation).mean(axis=0)),
     )
     # The cluster with the most user queries is number 1; on a tie, the cluster with the first text.
     order = (
@@ -237,16 +225,20 @@ def measure(
 def _table(assignments: pl.DataFrame, centroids: Vectors, vectors: Vectors) -> pl.DataFrame:
     user = pl.col(SOURCE) == USER
     # Sorted, so that sums are added in one order, and the queries nearest to their centroid come first.
-    assignments = assignments.sort(SIMILARITY, QUERY, QUERY_ID, descending=[True, False, False])
-    examples = pl.struct(QUERY, SIMILARITY).filter(user).unique(maintain_order=True).head(_EXAMPLES)
+    assignments = assignments.sort(
+        tables.SIMILARITY, QUERY, QUERY_ID, descending=[True, False, False]
+    )
+    examples = (
+        pl.struct(QUERY, tables.SIMILARITY).filter(user).unique(maintain_order=True).head(_EXAMPLES)
+    )
     clusters = (
         assignments.group_by(CLUSTER, maintain_order=True)
         .agg(
             user.sum().alias(USER_QUERIES),
             (~user).sum().alias(EVALUATION_QUERIES),
-            pl.col(SIMILARITY, UNCOVERED).filter(user).mean().fill_null(float("nan")),
+            pl.col(tables.SIMILARITY, tables.UNCOVERED).filter(user).mean().fill_null(float("nan")),
             examples.struct.field(QUERY).alias(tables.EXAMPLES),
-            examples.struct.field(SIMILARITY).alias(tables.EXAMPLE_SIMILARITIES),
+            examples.struct.field(tables.SIMILARITY).alias(tables.EXAMPLE_SIMILARITIES),
         )
         .sort(CLUSTER)
     )
@@ -315,8 +307,7 @@ def chance_of_as_many(
 ) -> float:
     """Probability that a random sample leaves ``queries`` queries uncovered or more, summed over the clusterings.
 
-    A Monte Carlo test: (1 + samples with as many) / (1 + draws), so never 0 (Davison & Hinkley
-    1997, section 4.2). Its standard error is 0.003 at p = 0.05 and 4,999 draws.
+    A Monte Carlo test, never 0 (Davison & Hinkley 1997, section 4.2): its standard error is 0.003 at p = 0.05.
     """
     rng = np.random.default_rng(seed)
     # One table for all clusterings, in which their clusters have different numbers.
@@ -344,8 +335,7 @@ def shown_tables(coverage: Coverage) -> list[Table]:
     is_covered = pl.col(EVALUATION_QUERIES) > 0
     gaps = {
         _UNCOVERED: ~is_covered & (pl.col(USER_QUERIES) > 0),
-        "Clusters with fewer evaluation queries than expected by chance": is_covered
-        & (pl.col(P_HOLM) < _ALPHA),
+        _SPARSE: is_covered & (pl.col(P_HOLM) < _ALPHA),
     }
     rows_of = ((title, coverage.clusters.filter(gap)) for title, gap in gaps.items())
     return [_gaps(title, rows, coverage.figures) for title, rows in rows_of if not rows.is_empty()]
@@ -361,7 +351,7 @@ def _gaps(title: str, rows: pl.DataFrame, f: Figures) -> Table:
         share = row[USER_QUERIES] / f.user_queries
         others, starts = "", len(f.shares) - 1
         if starts and not row[EVALUATION_QUERIES]:  # so it is uncovered in the first start
-            others = f"{max(0.0, row[UNCOVERED] * (starts + 1) - 1) / starts:.0%}"
+            others = f"{max(0.0, row[tables.UNCOVERED] * (starts + 1) - 1) / starts:.0%}"
         about = [str(row[CLUSTER]), f"{row[USER_QUERIES]} ({share:.1%})"]
         about += [str(row[EVALUATION_QUERIES]), others, layout.p_value(row[P_HOLM])]
         texts = [cut(text, _CHARACTERS) for text in row[tables.EXAMPLES][:_EXAMPLES_SHOWN]]
@@ -383,17 +373,17 @@ def lines(coverage: Coverage) -> list[str]:
     starts = ""
     if len(f.shares) > 1:
         low, high = f"{min(f.shares):.1%}", f"{max(f.shares):.1%}"
-        of_each = f"{low} in each" if low == high else f"from {low} to {high}"
-        starts = f" (mean of {len(f.shares)} starts of k-means, {of_each})"
+        each = f"{low} in each" if low == high else f"from {low} to {high}"
+        starts = f" (mean of {len(f.shares)} starts of k-means, {each})"
+    evaluation = counted(f.evaluation_queries, "evaluation [query|queries]")
+    users = counted(f.user_queries, "user [query|queries]")
+    missed = counted(f.uncovered_queries, "user [query|queries]")
+    chance = f"{counted(f.uncovered_clusters, 'cluster[|s]')} ({f.expected_clusters:.1f} expected by chance)"
     return [
-        f"{counted(f.evaluation_queries, 'evaluation [query|queries]')}, "
-        f"{counted(f.user_queries, 'user [query|queries]')} "
-        f"({coverage.user_texts} distinct); {grain}",
+        f"{evaluation}, {users} ({coverage.user_texts} distinct); {grain}",
         f"{_UNCOVERED}: {f.share:.1%} [{f.low:.1%}, {f.high:.1%}]{starts}",
-        f"Expected if as many evaluation queries were drawn at random from both: "
-        f"{f.expected_share:.1%}; {layout.p_text(f.p)}",
-        f"In the tightest clustering, which is shown: {counted(f.uncovered_queries, 'user [query|queries]')}, in "
-        f"{counted(f.uncovered_clusters, 'cluster[|s]')} ({f.expected_clusters:.1f} expected by chance)",
+        f"Expected if as many evaluation queries were drawn at random from both: {f.expected_share:.1%}; {layout.p_text(f.p)}",
+        f"In the tightest clustering, which is shown: {missed}, in {chance}",
         *(f"note: {note}" for note in notes(coverage)),
     ]
 
@@ -425,10 +415,9 @@ def summarize(
 ) -> dict[str, Any]:
     """The result as JSON-ready values; ``files`` and ``unanswerable`` (questions left out) have the same names."""
     f = coverage.figures
-    digests = {
-        name: table_sha256(coverage.assignments.filter(source=source), (QUERY_ID, QUERY))
-        for name, source in (("queries", EVALUATION), ("user_queries", USER))
-    }
+    sources = {"queries": EVALUATION, "user_queries": USER}
+    queries = {name: coverage.assignments.filter(source=s) for name, s in sources.items()}
+    digests = {name: table_sha256(own, (QUERY_ID, QUERY)) for name, own in queries.items()}
     content = {
         "configuration": {**files, "clusters": coverage.clusters_requested, "seed": f.seed},
         "encoder": encoder,

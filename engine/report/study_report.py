@@ -39,12 +39,11 @@ def study_grids(findings: Findings) -> list[Grid]:
 def study_lines(findings: Findings) -> list[str]:
     """Cost of the LLM calls of the whole study, and notes on it."""
     short, costs = _short(findings), findings.summary["study"]["costs"]
-    calls = [
-        f"LLM calls of the study, {row['role']} {short[row[READER]]} ({row[AUGMENTATION]}): {layout.calls_line(costs_of(row))}"
-        for row in costs
-        if row["wanted"]
-    ]
-    return [*calls, *(f"note: {text}" for text in texts_of(findings.study_notes))]
+    lines = []
+    for row in (row for row in costs if row["wanted"]):
+        about = f"{row['role']} {short[row[READER]]} ({row[AUGMENTATION]})"
+        lines.append(f"LLM calls of the study, {about}: {layout.calls_line(costs_of(row))}")
+    return [*lines, *(f"note: {text}" for text in texts_of(findings.study_notes))]
 
 
 def summarize_study(study: Study, directories: dict[Condition, str]) -> dict[str, Any]:
@@ -107,24 +106,21 @@ def _rows(cells: _Cells, columns: Sequence[object]) -> list[list[str]]:
 
 def _by_condition(findings: Findings) -> Grid:
     conditions, runs = findings.conditions, sorted(findings.runs)
-    varied = {
-        name: list(dict.fromkeys(condition.configuration[name] for condition in conditions))
-        for name in (K, READER, AUGMENTATION)
-    }
+    settings = [condition.configuration for condition in conditions]
+    varied = {n: [*dict.fromkeys(own[n] for own in settings)] for n in (K, READER, AUGMENTATION)}
     across = next(name for name, values in varied.items() if len(values) > 1)
     values = sorted(varied[K]) if across == K else varied[across]
     short, k, read = _short(findings), findings.configuration[K], findings.is_read_whole
     others = [name for name in _OTHERS[across] if len(varied[name]) > 1]
     names = [*others, *([RUN] if len(runs) > 1 else []), "annotator", "measure"]
-    heads = [
-        f"k = {value}" if across == K else _sized(findings, value, short.get(value, str(value)))
-        for value in values
-    ]
+    heads = [f"k = {value}" for value in values]
+    if across != K:
+        heads = [_sized(findings, value, short.get(value, value)) for value in values]
     measures = parse_measures(" ".join(findings.configuration["measures"]))
     cells = _Cells(dict)
     for own, run in product(conditions, runs):
-        settings = [str(own.configuration[name]) for name in others]
-        row = [short.get(name, name) for name in settings] + [run] * (len(runs) > 1)
+        titles = [str(own.configuration[name]) for name in others]
+        row = [short.get(name, name) for name in titles] + [run] * (len(runs) > 1)
         column = own.configuration[across]
         if read:
             text = _mean(own.wholes.get(run), own) or "no queries"

@@ -1,7 +1,4 @@
-"""Which retriever to choose, and how certain that choice is, in a few plain sentences.
-
-``SENTENCES`` has every sentence of a verdict; the functions below choose the ones that hold, and fill them in.
-"""
+"""Which retriever to choose, and how certain that choice is, in a few plain sentences: ``SENTENCES``."""
 
 from __future__ import annotations
 
@@ -77,12 +74,6 @@ def sentences_on(choice: Choice, metric: str, bootstrap: Bootstrap) -> list[str]
     """The verdict on runs of any evaluations, by their end-to-end scores alone."""
     head = _head(_case(choice, bootstrap), choice)
     return [f"{head} {_figures(choice, metric, bootstrap)}", *_undecided(choice, bootstrap)]
-
-
-def sentences_of(summary: Mapping[str, Any]) -> list[str]:
-    """The sentences of an evaluation's verdict, from ``summary.json``."""
-    # Earlier versions have no verdict on one run.
-    return list((summary["verdict"] or {"sentences": ()})["sentences"])
 
 
 def loss(verdict: Mapping[str, Any], confidence: float) -> str:
@@ -197,10 +188,9 @@ def _figures(
             those = "those read end to end, with the labels of all"
         over = f"{choice.n} of {evaluation.queries} queries, {those}"
     mean = "" if bootstrap.until else f", {number(choice.means[choice.best])}"
-    leads = (
-        _lead(lead, mean) + f", on {lead.n} queries" * (lead.n < choice.n) for lead in choice.leads
-    )
-    figures = "; ".join(_some([*leads]))
+    fewer = [f", on {lead.n} queries" * (lead.n < choice.n) for lead in choice.leads]
+    leads = [_lead(lead, mean) + n for lead, n in zip(choice.leads, fewer, strict=True)]
+    figures = "; ".join(_some(leads))
     tested = not any(math.isnan(lead.low) for lead in choice.leads)
     if evaluation and not choice.leads:
         figures, tested = _own_score(choice, evaluation)
@@ -209,13 +199,9 @@ def _figures(
         over += f"; {layout.adjusted(choice.pairs, bootstrap) or interval}"
     if recorded and choice.annotator is None:
         over = f"recorded answers, {over}"
-    return SENTENCES["by_labels" if choice.annotator else "by_end_to_end"].format(
-        annotator=choice.annotator,
-        measure=choice.measure,
-        metric=metric,
-        number=over,
-        figures=figures,
-    )
+    score = {"annotator": choice.annotator, "measure": choice.measure, "metric": metric}
+    case = "by_labels" if choice.annotator else "by_end_to_end"
+    return SENTENCES[case].format(number=over, figures=figures, **score)
 
 
 def _own_score(choice: Choice, evaluation: Evaluation) -> tuple[str, bool]:
@@ -238,16 +224,14 @@ def _undecided(choice: Choice, bootstrap: Bootstrap) -> list[str]:
     """The queries that would separate the best run from undecided ones, and the loss of a wrong choice."""
     needed = ""
     # Of equal means nothing says which difference to plan for.
-    planned = [one for one in choice.leads if one.difference and one.queries_needed is not None]
+    planned = [lead for lead in choice.leads if lead.difference and lead.queries_needed is not None]
     if planned:
         numbers = [
             f"{_number(lead.queries_needed, lead, choice.n)} to separate {choice.best} from {lead.over}"
             for lead in planned
         ]
         # An observed lead nearer to 0 than a likely true lead is no basis for a plan.
-        is_less = all(
-            (lead.queries_as_here or math.inf) < (lead.queries_needed or 0) for lead in planned
-        )
+        both = [(lead.queries_as_here or math.inf, lead.queries_needed or 0) for lead in planned]
         as_here = SENTENCES["as_here"].format(
             numbers=_listed([_number(lead.queries_as_here, lead, choice.n) for lead in planned]),
             differences=agreeing(len(numbers), "[difference is|differences are]"),
@@ -256,7 +240,7 @@ def _undecided(choice: Choice, bootstrap: Bootstrap) -> list[str]:
             few=counted(choice.n, "[query is|queries are]"),
             numbers=_listed(numbers),
             power=f"{POWER:.0%}",
-            as_here=as_here * is_less,
+            as_here=as_here * all(here < likely for here, likely in both),
         )
     figures = asdict(choice) | {"undecided": choice.undecided}
     sentences = filter(None, [needed, loss(figures, bootstrap.confidence)])

@@ -98,7 +98,7 @@ def test_the_tables_have_every_figure_and_a_reason_for_what_has_none():
 def test_an_evaluation_without_these_tables_has_nothing_to_say():
     """Results of earlier versions, and of annotators that are not the reader's own labels."""
     empty = found()
-    for table in empty.held:
-        empty.held[table] = empty.held[table].clear()
+    for table in empty.frames:
+        empty.frames[table] = empty.held[table].clear()
     assert grids.advice(empty) == []
     assert grids.unseen(empty).rows == grids.by_place(empty).rows == []

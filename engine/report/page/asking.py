@@ -39,46 +39,43 @@ def write_ask_page(
     """
     require_page()
     names, rng, queries = inputs.run_names, np.random.default_rng(seed), inputs.queries
-    of_answers = findings is not None and bool(findings.wholes)
-    of_all = pl.len().over(QUERY_ID, DOC_ID) == len(names)
-    runs = inputs.runs.with_columns(of_all.alias("common"))
-    ranked = runs.sort(tables.RANK) if of_answers else runs.sort("common", tables.RANK)
+    compares_answers = findings is not None and bool(findings.wholes)
+    in_all_runs = pl.len().over(QUERY_ID, DOC_ID) == len(names)
+    runs = inputs.runs.with_columns(in_all_runs.alias("common"))
+    ranked = runs.sort(tables.RANK) if compares_answers else runs.sort("common", tables.RANK)
     # ``output`` is a run's answer, or the id of its passage.
-    ids = pl.col(DOC_ID) if of_answers else pl.col(DOC_ID).head(1)
+    ids = pl.col(DOC_ID) if compares_answers else pl.col(DOC_ID).head(1)
     by_run = ranked.group_by(QUERY_ID, RUN, maintain_order=True)
-    given = by_run.agg(ids, pl.col(DOC_ID).first().alias(OUTPUT), pl.col("common").first())
+    sides = by_run.agg(ids, pl.col(DOC_ID).first().alias(OUTPUT), pl.col("common").first())
     if findings is not None:
-        if of_answers and findings.summary.get("shards"):
+        if compares_answers and findings.summary.get("shards"):
             problem = "was made in shards, which keep no answers of the reader"
-            raise InputError(
-                problem,
-                "leave `results` out: passages are compared then",
-                "results.shards",
-                path=findings.folder,
-            )
+            remedy = "leave `results` out: passages are compared then"
+            raise InputError(problem, remedy, "results.shards", path=findings.folder)
         known = findings.table("evaluated_queries")
         queries = queries.join(known, on=[QUERY_ID, tables.QUERY], how="semi")
-        if of_answers:
-            given = _answered(given.join(queries, on=QUERY_ID, how="semi"), findings, inputs.k)
-    given = given.join(queries, on=QUERY_ID, how="semi").sort(QUERY_ID, RUN)
-    whole = given.filter(pl.len().over(QUERY_ID) == len(names))
+        if compares_answers:
+            sides = _with_answers(sides.join(queries, on=QUERY_ID, how="semi"), findings, inputs.k)
+    sides = sides.join(queries, on=QUERY_ID, how="semi").sort(QUERY_ID, RUN)
+    whole = sides.filter(pl.len().over(QUERY_ID) == len(names))
     differing = whole.filter(pl.col(OUTPUT).n_unique().over(QUERY_ID) > 1)
-    if not of_answers:  # a passage that all runs list distinguishes none
+    if not compares_answers:  # a passage that all runs list distinguishes none
         differing = differing.filter(~pl.col("common").any().over(QUERY_ID))
     if differing.is_empty():
-        problem = f"no query has other {'answers' if of_answers else 'passages'} by {listed(names)}"
+        problem = (
+            f"no query has other {'answers' if compares_answers else 'passages'} by {listed(names)}"
+        )
         raise InputError(problem, "give runs that differ, and results of these", "results.queries")
     strata, compared = _strata(differing, findings), whole[QUERY_ID].n_unique()
     sizes = dict(strata[STRATUM].value_counts().sort(STRATUM).iter_rows())
     drawn = draw_tasks(strata, tasks, rng).join(queries, on=QUERY_ID, maintain_order="left")
     sides = differing.join(drawn, on=QUERY_ID, how="semi", maintain_order="left")
     named = pl.col(DOC_ID).is_in(sides[DOC_ID].explode().implode())
+    columns = QUERY_ID, tables.QUERY, STRATUM, "random", PROBABILITY, "labels"
     data = {
-        "of_answers": of_answers,
+        "of_answers": compares_answers,
         "design": {"strata": sizes, "queries": compared},
-        "tasks": drawn.select(
-            QUERY_ID, tables.QUERY, STRATUM, "random", PROBABILITY, "labels"
-        ).to_dicts(),
+        "tasks": drawn.select(columns).to_dicts(),
         "sides": sides[rng.permutation(sides.height)].to_dicts(),
         "passages": inputs.corpus.filter(named).to_dicts(),
     }
@@ -91,9 +88,9 @@ def write_ask_page(
     return differ + left_out * (inputs.queries.height > compared) + f"; tasks: {drawn.height}"
 
 
-def _answered(given: pl.DataFrame, findings: Findings, k: int | None) -> pl.DataFrame:
+def _with_answers(sides: pl.DataFrame, findings: Findings, k: int | None) -> pl.DataFrame:
     answers = findings.downstream.select(QUERY_ID, RUN, pl.col(OUTPUT).str.strip_chars())
-    answered = given.drop(OUTPUT).join(answers, on=[QUERY_ID, RUN])
+    answered = sides.drop(OUTPUT).join(answers, on=[QUERY_ID, RUN])
     depth = findings.configuration.get("end_to_end_k")
     if isinstance(depth, int):  # not a budget of tokens, which may allow longer lists
         head = pl.col(DOC_ID).list.head(min(depth, k or depth))
@@ -106,24 +103,25 @@ def _answered(given: pl.DataFrame, findings: Findings, k: int | None) -> pl.Data
     return answered
 
 
-def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
+def _strata(sides: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
     """The run that the first label prefers on each query, and whether others differ; answers are labelled by list scores.
 
     ``labels``: each run's share of the labels' preferences, less its mean; the first counts as much as all others.
     """
-    queries, names = given.select(QUERY_ID).unique().sort(QUERY_ID), given[RUN].unique().sort()
+    queries, names = sides.select(QUERY_ID).unique().sort(QUERY_ID), sides[RUN].unique().sort()
     if findings is None:
         even = pl.struct(pl.lit(0.0).alias(name) for name in names)
         return queries.with_columns(pl.lit("all").alias(STRATUM), labels=even)
     if findings.wholes:
-        scored = {"": findings.downstream}
-        scored |= {one[0]: findings.scores(*one) for one in findings.primary_measures.items()}
-        each = (of.with_columns(pl.lit(name).alias(ANNOTATOR)) for name, of in scored.items())
-        scores = pl.concat(of.select(QUERY_ID, RUN, ANNOTATOR, VALUE) for of in each)
-        scores = scores.join(given, on=[QUERY_ID, RUN], how="semi", maintain_order="left")
+        by_name = {"": findings.downstream}
+        by_name |= {a: findings.scores(a, m) for a, m in findings.primary_measures.items()}
+        scores = pl.concat(
+            own.select(QUERY_ID, RUN, pl.lit(name).alias(ANNOTATOR), VALUE)
+            for name, own in by_name.items()
+        ).join(sides, on=[QUERY_ID, RUN], how="semi", maintain_order="left")
     else:
         labels = findings.table("labels").rename({DOC_ID: OUTPUT, tables.LABEL: VALUE})
-        scores = labels.join(given, on=[QUERY_ID, OUTPUT], maintain_order="left")
+        scores = labels.join(sides, on=[QUERY_ID, OUTPUT], maintain_order="left")
     scores = scores.drop_nulls(VALUE)
     if scores.is_empty():
         problem = "has no labels of what these runs list"
@@ -132,9 +130,9 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
     is_disputed = pl.when(pl.col(STRATUM).n_unique() > 1)
     # Mean of the first label and the mean of the others.
     votes = [pl.col(STRATUM).list.contains(name) / pl.col(STRATUM).list.len() for name in names]
-    shares = [(of.first() + of.slice(1).mean().fill_null(of.first())) / 2 for of in votes]
+    shares = [(own.first() + own.slice(1).mean().fill_null(own.first())) / 2 for own in votes]
     first = pl.col(STRATUM).first().list.join(_ALIKE)
-    found = (
+    strata = (
         scores.group_by(QUERY_ID, ANNOTATOR, maintain_order=True)
         .agg(best.alias(STRATUM), pl.len())
         .filter(pl.col("len") == len(names))
@@ -145,11 +143,10 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
         )
     )
     # Sparse labels, such as qrels, may cover no query's shown passages in full.
-    voted = queries.join(found, on=QUERY_ID, how="left", maintain_order="left")
-    shares = [pl.col("labels").list.get(place) for place in range(len(names))]
-    centred = [(share - share.mean()).fill_null(0.0) for share in shares]
-    labels_of = pl.struct(of.alias(name) for of, name in zip(centred, names, strict=True))
-    return voted.select(QUERY_ID, pl.col(STRATUM).fill_null("without labels"), labels=labels_of)
+    voted = queries.join(strata, on=QUERY_ID, how="left", maintain_order="left")
+    shares = [pl.col("labels").list.get(place).alias(name) for place, name in enumerate(names)]
+    centred = pl.struct((share - share.mean()).fill_null(0.0) for share in shares)
+    return voted.select(QUERY_ID, pl.col(STRATUM).fill_null("without labels"), labels=centred)
 
 
 def draw_tasks(strata: pl.DataFrame, tasks: int, rng: np.random.Generator) -> pl.DataFrame:

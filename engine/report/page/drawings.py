@@ -34,10 +34,7 @@ _MOST_RUNS, _MOST_SERIES = 20, 6
 _FEW = 5
 # Groups of queries by the value of a measure.
 _BINS = 5
-_APART = (
-    "Because the runs share queries, their differences are more precise than these intervals suggest: choose by the paired "
-    "differences."
-)
+_APART = "Because the runs share queries, their differences are more precise than these intervals suggest: choose by the paired differences."
 
 
 def drawings(findings: Findings) -> Iterator[Drawing]:
@@ -100,11 +97,8 @@ def _scores(findings: Findings) -> Drawing:
         axes = figure.add_subplot()
         for place, (name, means) in enumerate(series):
             offset = (place - (len(series) - 1) / 2) * 0.7 / len(series)
-            points = [
-                (row + offset, mean.value, mean.low, mean.high)
-                for row, mean in enumerate(means)
-                if mean
-            ]
+            rows = [(row + offset, mean) for row, mean in enumerate(means) if mean]
+            points = [(row, mean.value, mean.low, mean.high) for row, mean in rows]
             draw_intervals(axes, points, place, name)
         name_rows(axes, runs)
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
@@ -117,7 +111,7 @@ def _scores(findings: Findings) -> Drawing:
         "scores",
         "End-to-end score and labels' scores, by run",
         f"Means over {'up to ' * (len(numbers) > 1)}{max(numbers):,} queries with {findings.confidence:.0%} intervals of each mean alone. "
-        f"{_APART * (len(findings.runs) > 1)}{more}",
+        f"{_APART * (known > 1)}{more}",
         1.1 + 0.14 * len(series) + len(runs) * (0.22 + 0.11 * len(series)),
         draw,
     )
@@ -143,12 +137,12 @@ def _correlations(findings: Findings) -> Drawing:
         add_legend(figure, axes, 2)
 
     methods = sorted({cell[tables.METHOD] for cell in cells} - {""})
-    made = f", {' or '.join(layout.METHODS[name][1] for name in methods)}" if methods else ""
+    intervals = f", {' or '.join(layout.METHODS[name][1] for name in methods)}" if methods else ""
     return Drawing(
         "agreement",
         f"How far each kind of label agrees with the reader, run {findings.best_run}",
         f"Each annotator's primary measure against the end-to-end score, over {cells[0][tables.N]:,} queries; "
-        f"{findings.confidence:.0%} intervals{made}. Bars: the least and the greatest tau that the scores, with "
+        f"{findings.confidence:.0%} intervals{intervals}. Bars: the least and the greatest tau that the scores, with "
         "their ties, allow.",
         1.2 + 0.42 * len(cells),
         draw,

@@ -1,7 +1,4 @@
-"""The top of a page: the answer, the runs, the reliability of annotators, costs; groups of queries.
-
-Queries are grouped by further fields of their file, and by the length of the question.
-"""
+"""The top of a page: the answer, the runs, the reliability of annotators, costs; groups of queries."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ from engine.tables import MEASURE, QUERY, QUERY_ID, RUN
 _LONGEST_OUTPUT = 80
 # Undecided runs are counted from this number on, and named below it.
 _NAMED = 3
-_COSTS = (
-    "LLM calls of this evaluation. Shared prefix: the share of prompt tokens that need no computation, since calls begin "
-    "alike."
-)
+_COSTS = "LLM calls of this evaluation. Shared prefix: the share of prompt tokens that need no computation, since calls begin alike."
 WORDS = "words of the question"
 # Limits: groups of a field, queries in the smallest group, and runs.
 _MOST, _LEAST, _MOST_RUNS = 12, 5, 20
@@ -51,7 +45,7 @@ class Slices:
 def verdict_of(findings: Findings) -> list[str]:
     """The verdict: its first sentence, which names the run to choose, and lines on its certainty."""
     unknown = f"{findings.best_run}: an earlier version wrote no verdict"
-    first, *others = verdict.sentences_of(findings.summary) or [unknown]
+    first, *others = findings.verdict.get("sentences", ()) or [unknown]
     headline, _, by = first.partition(". ")
     return [sentence(headline), *filter(None, [by]), *others]
 
@@ -89,10 +83,10 @@ def _decision(findings: Findings, lost: str) -> str:
     own, most = map(verdict.at_most, (-least, choice.get("most_lost") or math.nan))
     if own == most or not lost:
         return lost
-    of_best = f"If you choose {choice['best']}, you lose at most {own} in {score} ({level})"
+    best_loss = f"If you choose {choice['best']}, you lose at most {own} in {score} ({level})"
     others = choice["undecided"]
     other = " or ".join(others) if len(others) < _NAMED else f"one of the {len(others)} others"
-    return f"{of_best}; if you choose {other}, at most {most}."
+    return f"{best_loss}; if you choose {other}, at most {most}."
 
 
 def sections(findings: Findings, groups: Sequence[Slices] = ()) -> Iterator[Part]:
@@ -134,15 +128,13 @@ def overview_grids(findings: Findings) -> list[Grid]:
 
 
 def _leaderboard(findings: Findings) -> Grid:
+    methods = "Clopper\N{EN DASH}Pearson for scores of 0 and 1, Gaffke for others"
     caption = (
-        f"Means over queries with {findings.confidence:.0%} intervals of each mean (Clopper\N{EN DASH}Pearson for scores "
-        "of 0 and 1, Gaffke for others)."
+        f"Means over queries with {findings.confidence:.0%} intervals of each mean ({methods})."
     )
     if findings.leads:
-        caption += (
-            f" The second column of figures is the paired difference from {findings.best_run}, with simultaneous "
-            "intervals. Use it to choose."
-        )
+        paired = f"the paired difference from {findings.best_run}, with simultaneous intervals"
+        caption += f" The second column of figures is {paired}. Use it to choose."
     for file in (findings.summary.get("audit") or {}).get("files", ()):
         if comments := file.get("header"):
             text = cut(" \N{MIDDLE DOT} ".join(comments), 8 * _LONGEST_OUTPUT)
@@ -178,10 +170,8 @@ def _agreement(findings: Findings) -> Grid:
 
 
 def _outputs(findings: Findings) -> Grid:
-    rows = [
-        [cut(row["output"], _LONGEST_OUTPUT) or "(nothing)", f"{row['reads']:,}"]
-        for row in findings.summary["outputs"]
-    ]
+    each = ((row["output"], row["reads"]) for row in findings.summary["outputs"])
+    rows = [[cut(text, _LONGEST_OUTPUT) or "(nothing)", f"{reads:,}"] for text, reads in each]
     caption = "The commonest outputs of readers, each LLM call counted once."
     return Grid("outputs", caption, ["output", "LLM calls"], rows)
 
@@ -229,10 +219,10 @@ def _groups_of(values: Mapping[str, str]) -> dict[str, tuple[float, str]]:
     parts: dict[int, list[float]] = {}
     for number in numbers.values():
         parts.setdefault(bisect_right(edges, number), []).append(number)
-    named = {
-        part: (min(own), " to ".join(dict.fromkeys((f"{min(own):g}", f"{max(own):g}"))))
-        for part, own in parts.items()
-    }
+    named = {}
+    for part, own in parts.items():
+        ends = dict.fromkeys((f"{min(own):g}", f"{max(own):g}"))
+        named[part] = min(own), " to ".join(ends)
     return {query_id: named[bisect_right(edges, number)] for query_id, number in numbers.items()}
 
 

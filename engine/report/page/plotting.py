@@ -1,7 +1,4 @@
-"""The pictures of pages: colours, markers, shared parts of drawings, and rendering by matplotlib.
-
-A picture is an SVG that follows the page's colours, and a file for papers.
-"""
+"""The pictures of pages: colours, markers, shared parts of drawings, and rendering by matplotlib."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The queries of a page: a row each for the table, and details in scripts loaded on demand.
-
-Details include, for every call, its prompt, passages and cost.
-"""
+"""The queries of a page: a row each for the table, and details in scripts loaded on demand, all calls included."""
 
 from __future__ import annotations
 
@@ -97,8 +94,8 @@ def parts(
         if query_id not in scores.known and query_id not in details.listed:
             continue
         row = scores.row(query_id)
-        of_query = details.of(query_id, text, answers, row)
-        contents.append(f"{json.dumps(query_id)}: {json.dumps(of_query, ensure_ascii=False)}")
+        content = details.of(query_id, text, answers, row)
+        contents.append(f"{json.dumps(query_id)}: {json.dumps(content, ensure_ascii=False)}")
         groups = [grouping.places.get(query_id) for grouping in groupings]
         more = f" +{len(answers) - 1} more" if len(answers) > 1 else ""
         gold = cut(answers[0], _SHOWN) + more if answers else ""

@@ -1,7 +1,4 @@
-"""Pages as HTML, and the files beside them, for any subject.
-
-Tables are files for papers and other programs, too: Markdown, LaTeX (booktabs) and CSV.
-"""
+"""Pages as HTML, and the files beside them: pictures, and tables as Markdown, LaTeX (booktabs) and CSV."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ _NEEDLESS = re.compile(
 _TAG, _BEYOND_HUNDREDTHS = re.compile(r"<[^>]+>"), re.compile(r"(?<=\.\d\d)\d+")
 _FAMILY = re.compile(r"font-family: [^;\"]+; ")
 # Cells that spreadsheets would calculate, except for numbers, with an interval or a percent sign.
-_FORMULA = re.compile(r"[=@\t\r]|[-+](?!\d[\d.,]*%?( \[[-+\d.,% ]*\])?$)")
+_FORMULA = re.compile(r"\A([=@\t\r]|[-+](?!\d[\d.,]*%?( \[[-+\d.,% ]*\])?$))")
 # LaTeX for accents, by their combining sign, and for other signs, in fonts of any encoding.
 _MARKS = "\u0300\u0301\u0302\u0303\u0304\u0307\u0308\u030a\u030b\u030c\u0327"
 _ACCENTS = dict(zip(_MARKS, "`'^~=.\"rHvc", strict=True))
@@ -113,16 +110,8 @@ def require_page() -> None:
     require(f"the page {PAGE}", "page")
 
 
-def rendered(
-    template: str,
-    drawn: Sequence[Picture],
-    *,
-    single_file: bool,
-    settings: Mapping[str, object],
-    **content: Any,
-) -> str:
-    """A page of a template, which may show the pictures that were ``drawn``."""
-    content |= {"single_file": single_file, "settings": settings}
+def rendered(template: str, drawn: Sequence[Picture], **content: Any) -> str:
+    """A page of a template with its ``content``, which may show the pictures that were ``drawn``."""
     content |= {"style": as_it_is(source("page.css")), "pictures": _for_the_page(drawn)}
     return str(_template(template).render(**content))
 
@@ -210,11 +199,9 @@ def _pictures_and_tables(
         yield f"figures/{picture.name}.svg", picture.svg.encode()
         if picture.png:
             yield f"figures/{picture.name}.png", picture.png
-    if drawn:
-        rows = [[picture.name, picture.title, picture.caption] for picture in drawn]
-        head = ["file", "shows", "caption"]
-        captions = Grid("figures", "The pictures of this page.", head, rows, names=3)
-        yield "figures/captions.md", markdown(captions).encode()
+    if rows := [[picture.name, picture.title, picture.caption] for picture in drawn]:
+        head, caption = ["file", "shows", "caption"], "The pictures of this page."
+        yield "figures/captions.md", markdown(Grid("figures", caption, head, rows, 3)).encode()
     for grid in grids:
         for suffix, written in _KINDS.items():
             yield f"tables/{grid.name}.{suffix}", written(grid).encode()
@@ -316,9 +303,8 @@ def _letter(letter: str) -> str:
 def comma_separated(grid: Grid) -> str:
     """The table in CSV (RFC 4180), without its caption; spreadsheets take no text in it for a formula."""
     content = io.StringIO()
-    writer = csv.writer(content)
-    for row in [grid.head, *grid.rows]:
-        writer.writerow(["'" + cell if _FORMULA.match(cell) else cell for cell in row])
+    rows = ([_FORMULA.sub(r"'\g<0>", cell) for cell in row] for row in (grid.head, *grid.rows))
+    csv.writer(content).writerows(rows)
     return content.getvalue()
 
 

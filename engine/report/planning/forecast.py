@@ -123,8 +123,8 @@ class Forecast:
         """The price of an actor's seconds and of tokens; None if seconds have a price but are unknown."""
         if self.price_per_hour is not None and seconds is None:
             return None
-        of_actor = ApiSettings(price_per_hour=self.price_per_hour).cost(0, 0, seconds or 0.0)
-        return (of_actor or 0.0) + (tokens or 0.0)
+        price = ApiSettings(price_per_hour=self.price_per_hour).cost(0, 0, seconds or 0.0)
+        return (price or 0.0) + (tokens or 0.0)
 
 
 def add_up(kinds: Sequence[Kind], reader: str = "", way: Way = ALL, name: str = "all") -> Kind:
@@ -146,10 +146,8 @@ _AS_SECONDS, _AS_MINUTES, _LEAST = 100.0, 100 * _MINUTE, 0.1
 _MOST_ROWS = 8
 _ACTORS = "[actor|actors]"
 # Names of the counts of a kind in all outputs; JSON also has the names of earlier versions.
-_NAMES, _EARLIER = (
-    ("requested", "duplicate", "cached", "new"),
-    ("asked", "shared", "stored", "left"),
-)
+_NAMES = ("requested", "duplicate", "cached", "new")
+_EARLIER = ("asked", "shared", "stored", "left")
 
 
 def shown(forecast: Forecast) -> list[Table | str]:
@@ -203,10 +201,8 @@ def _table(forecast: Forecast) -> Table:
     head += ["cost of calls"] * forecast.is_priced
     title = f"LLM calls of {counted(forecast.queries, '[query|queries]')}{estimated}"
     result = terminal_table(Grid("reads", "", head, [], len(names), title))
-    ways = [
-        add_up(kinds, way=way, name=f"with {way.name}{'' if way.known else ', at least'}")
-        for way in forecast.ways
-    ]
+    named = [(way, f"with {way.name}{'' if way.known else ', at least'}") for way in forecast.ways]
+    ways = [add_up(kinds, way=way, name=name) for way, name in named]
     for kind in [*kinds, forecast.all, *ways]:
         counts = [f"{_counts(kind)[name]:,.0f}" for name in _NAMES]
         values = [*[""] * 3, counts[3]] if kind in ways else counts
@@ -231,10 +227,8 @@ def _rows(kinds: Sequence[Kind]) -> list[Kind]:
     if len(names) > _MOST_ROWS:
         kinds = [replace(kind, reader="") for kind in kinds]
         names = dict.fromkeys(("", name) for _, name in names)
-    return [
-        add_up([kind for kind in kinds if (kind.reader, kind.name) == key], key[0], name=key[1])
-        for key in names
-    ]
+    alike = {key: [kind for kind in kinds if (kind.reader, kind.name) == key] for key in names}
+    return [add_up(rows, reader, name=name) for (reader, name), rows in alike.items()]
 
 
 def _lines(forecast: Forecast) -> Iterator[str]:

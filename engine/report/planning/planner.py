@@ -175,12 +175,8 @@ def _requests(
     for job in specify_jobs(roles, settings, context.executor, context.on_event, place):
         role, reads = job.ask.role.name, job.lists(pairs, lists)
         if not reads.is_empty():
-            yield _RequestedReads(
-                job,
-                reads,
-                singles=cut.runs.height if role in alone else 0,
-                lists=lists.height if job.ask.lists else 0,
-            )
+            singles = cut.runs.height if role in alone else 0
+            yield _RequestedReads(job, reads, singles, lists.height if job.ask.lists else 0)
 
 
 def _stored(place: Folder, job: Job, distinct: pl.DataFrame, sample: Sample | None) -> pl.DataFrame:
@@ -246,13 +242,8 @@ def _read(
     by_run = {name: run for (name,), run in ordered.partition_by(RUN, as_dict=True).items()}
     paths = {n: path for n, path in zip(lists.names, lists.paths, strict=True) if n in by_run}
     runs = pl.concat([ordered.clear(), *(by_run[name] for name in paths)])
-    sampled = InputFiles(
-        queries=files.queries,
-        corpus=files.corpus,
-        run=tuple(paths.values()),
-        skip_bad=files.skip_bad,
-        need_answers=files.need_answers,
-    )
+    names = ("queries", "corpus", "skip_bad", "need_answers")
+    sampled = InputFiles(**{n: getattr(files, n) for n in names}, run=tuple(paths.values()))
     loaded = LoadedInputs(QuerySet(queries), (runs, None, Counter()))
     return InMemoryInputs.of_files(sampled, k=k, given=loaded).inputs
 
@@ -321,12 +312,9 @@ class Pace:
 
     def differences(self, configuration: Mapping[str, Any]) -> list[str]:
         """Differences of the planned actors, and of this machine."""
-        there, then = (
-            self.summary.get("audit", {}).get("machine", {}),
-            self.summary["configuration"],
-        )
-        here = jsonable(asdict(this_machine()))
-        unlike = [name for name in _OF_ACTORS if _differ(then, configuration, name)]
+        earlier, machine = self.summary["configuration"], self.summary.get("audit", {})
+        here, there = jsonable(asdict(this_machine())), machine.get("machine", {})
+        unlike = [name for name in _OF_ACTORS if _differ(earlier, configuration, name)]
         return unlike + [name for name in _OF_MACHINES if _differ(there, here, name)]
 
 
@@ -345,10 +333,8 @@ def pace_of(summary: Mapping[str, Any]) -> Pace:
     if study := summary.get("study"):
         # Its rows name reader and augmentation; all readers of a study have one precision.
         dtype = {"dtype": (summary["reader"] or {}).get("dtype")}
-        roles = [
-            (row["role"], RolePace({"name": row["reader"], **row, **dtype}, costs_of(row)))
-            for row in study["costs"]
-        ]
+        readers = [{"name": row["reader"], **row, **dtype} for row in study["costs"]]
+        roles = [(reader["role"], RolePace(reader, costs_of(reader))) for reader in readers]
     else:
         costs_by_role = Findings(summary, Path(), None).roles.items()
         roles = [(role.name, RolePace(summary[role.key] or {}, c)) for role, c in costs_by_role]
