@@ -54,7 +54,7 @@ class Findings:
     """Results of an evaluation; every outlet is rendered from it, whether it has just ended or is read from a folder.
 
     ``sources``: the evaluated inputs, cut at the cutoff; None if the page has no passages, since the evaluation was done
-    in shards, or passages were switched off. ``frames``: tables in memory, by name; if there are any, no folder is read.
+    in shards, or passages were switched off. ``frames``: tables in memory, by name; if there are any, none is read.
     """
 
     summary: Mapping[str, Any]

@@ -30,7 +30,8 @@ _WHOLE_NAME = "end to end: lists"
 _MATTERS = 0.05
 _EVENTS = {
     WRONG_DESPITE: "lists are wrong though one of their passages alone gives a right answer: the others distract the reader",
-    RIGHT_UNSEEN: "lists are right though no passage alone gives a right answer: labels of single passages miss what the reader combines or knows",
+    RIGHT_UNSEEN: "lists are right though no passage alone gives a right answer: labels of single passages miss what the "
+    "reader combines or knows",
     RIGHT_CLOSED: "questions are answered right without any passage: labels above 0 there may show what the reader knows",
 }
 _HEADS = {

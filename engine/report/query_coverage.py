@@ -378,12 +378,13 @@ def lines(coverage: Coverage) -> list[str]:
     evaluation = counted(f.evaluation_queries, "evaluation [query|queries]")
     users = counted(f.user_queries, "user [query|queries]")
     missed = counted(f.uncovered_queries, "user [query|queries]")
-    chance = f"{counted(f.uncovered_clusters, 'cluster[|s]')} ({f.expected_clusters:.1f} expected by chance)"
+    by_chance = f"{f.expected_share:.1%}; {layout.p_text(f.p)}"
+    clusters = f"{counted(f.uncovered_clusters, 'cluster[|s]')} ({f.expected_clusters:.1f} expected by chance)"
     return [
         f"{evaluation}, {users} ({coverage.user_texts} distinct); {grain}",
         f"{_UNCOVERED}: {f.share:.1%} [{f.low:.1%}, {f.high:.1%}]{starts}",
-        f"Expected if as many evaluation queries were drawn at random from both: {f.expected_share:.1%}; {layout.p_text(f.p)}",
-        f"In the tightest clustering, which is shown: {missed}, in {chance}",
+        f"Expected if as many evaluation queries were drawn at random from both: {by_chance}",
+        f"In the tightest clustering, which is shown: {missed}, in {clusters}",
         *(f"note: {note}" for note in notes(coverage)),
     ]
 

@@ -34,7 +34,10 @@ _MOST_RUNS, _MOST_SERIES = 20, 6
 _FEW = 5
 # Groups of queries by the value of a measure.
 _BINS = 5
-_APART = "Because the runs share queries, their differences are more precise than these intervals suggest: choose by the paired differences."
+_APART = (
+    "Because the runs share queries, their differences are more precise than these intervals suggest: choose by the paired "
+    "differences."
+)
 
 
 def drawings(findings: Findings) -> Iterator[Drawing]:

@@ -24,7 +24,10 @@ from engine.tables import MEASURE, QUERY, QUERY_ID, RUN
 _LONGEST_OUTPUT = 80
 # Undecided runs are counted from this number on, and named below it.
 _NAMED = 3
-_COSTS = "LLM calls of this evaluation. Shared prefix: the share of prompt tokens that need no computation, since calls begin alike."
+_COSTS = (
+    "LLM calls of this evaluation. Shared prefix: the share of prompt tokens that need no computation, since calls begin "
+    "alike."
+)
 WORDS = "words of the question"
 # Limits: groups of a field, queries in the smallest group, and runs.
 _MOST, _LEAST, _MOST_RUNS = 12, 5, 20
