@@ -107,7 +107,6 @@ class Findings:
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """The settings."""
         return self.summary["configuration"]
 
     def files(self, remedy: str) -> InputFiles:
@@ -192,7 +191,6 @@ class Findings:
 
     @property
     def queries(self) -> int:
-        """Number of evaluated queries."""
         return int(self.summary["counts"]["queries"])
 
     @property

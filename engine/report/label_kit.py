@@ -48,12 +48,9 @@ and passages are not here: name their data sets, and a license, before you publi
 def sections(
     content: Mapping[str, Any], queries: pl.DataFrame, scored: pl.DataFrame
 ) -> dict[str, Any]:
-    """Metadata by section, without times, folders and machines. Their users add the section ``actor``.
+    """Metadata by section, of an evaluation's summary, evaluated queries, and rows of ``annotator`` and ``query_id``.
 
-    Args:
-        content: the evaluation's summary.
-        queries: evaluated queries, by id.
-        scored: scores, or other rows, of ``annotator`` and ``query_id``.
+    Times, folders and machines are left out. Their users add the section ``actor``.
     """
     settings, counts, audit = content["configuration"], content["counts"], content["audit"]
     libraries = [f"{name} {version}" for name, version in content["versions"].items() if version]

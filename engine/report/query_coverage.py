@@ -43,8 +43,8 @@ _EXAMPLES = 5
 _ROW = "row"
 Vectors = npt.NDArray[np.float32]
 
-# Starts of k-means, from different random points. On 1,362 questions and 37 clusters, the sums of cosines of
-# single starts differ by 1.5%, the sums of the best of ten starts by 0.4%.
+# Starts of k-means. On 1,362 questions and 37 clusters, the sums of cosines of single starts differ by 1.5%, the sums
+# of the best of ten starts by 0.4%.
 STARTS = 10
 DRAWS = 4_999
 CONFIDENCE = 0.95
@@ -257,16 +257,12 @@ def _table(assignments: pl.DataFrame, centroids: Vectors, vectors: Vectors) -> p
 
 
 def figures(clusters: Ints, evaluation: Mask, *, seed: int, draws: int = DRAWS) -> Figures:
-    """The figures of clusterings.
+    """The figures of clusterings: (clusterings, queries) each query's non-empty cluster, and (queries,) ``evaluation``.
 
     A cluster of n among N queries has none of a random sample of m with probability C(N-n, m) / C(N, m),
     and all its queries are then uncovered. The interval is that of a proportion (``binomial_interval``),
     with the mean number of uncovered queries as successes. A query's mean over clusterings varies less
     than a yes or no, so the interval is rather too wide than too narrow.
-
-    Args:
-        clusters: (clusterings, queries) the cluster of each query, counted from 0; none is empty.
-        evaluation: (queries,) whether it is an evaluation query; there are queries of both kinds.
     """
     sample, users = int(evaluation.sum()), int((~evaluation).sum())
     missed = uncovered(clusters, evaluation).sum(axis=1)

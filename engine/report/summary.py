@@ -1,7 +1,6 @@
 """The summary of an evaluation as JSON, for programs and for the record; and the origin of a result.
 
-The origin (time, command, place, inputs and code) is a block of its own, apart from the figures, since it
-differs between runs with the same figures.
+The origin (time, command, inputs and code) is a block apart, since it differs between runs with the same figures.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def summarize(
         {
             "configuration": configuration(settings, evaluation.relevant, files),
             **_roles(evaluation),
-            # Only for user functions: other summaries do not change.
+            # Keys that few evaluations have are left out of other summaries.
             **({METRIC_CODE: metric.code or None} if metric.own else {}),
             "counts": _counts(evaluation),
             "notes": notes_by_code(evaluation.notes),
@@ -101,7 +100,6 @@ def summarize(
                 for output, reads in [*evaluation.outputs.commonest.items()][:SHOWN]
             ],
             "seconds": evaluation.seconds,
-            # Only for evaluations in shards on disk: other summaries do not change.
             **({"shards": len(evaluation.shards.shards)} if evaluation.parts else {}),
             "primary_measures": evaluation.primary_measures,
             "means": evaluation.means.to_dicts(),
@@ -215,8 +213,7 @@ def describe_reader(reading: Job) -> dict[str, Any]:
         "max_input_tokens": spec.max_input_tokens,
         "fingerprint": spec.fingerprint,
         "executor": spec.executor or None,
-        # Only if code of the model, or a function, ran: other summaries do not change.
-        **({"code_sha256": code} if code else {}),
+        **({"code_sha256": code} if code else {}),  # of the model, or of a function
         **({"api": _server(reading, api)} if api else {}),
         **({"version": spec.function.reader.version} if spec.function else {}),
         **({} if known else {"reproducible": False}),
@@ -225,7 +222,6 @@ def describe_reader(reading: Job) -> dict[str, Any]:
 
 def _server(reading: Job, api: ApiSpec) -> dict[str, Any]:
     costs = reading.costs
-    # The price is unknown if the tokens of some answers are unknown.
     price = api.settings.cost(costs.prompt_tokens, costs.output_tokens)
     return {
         "host": api.settings.host,
@@ -234,7 +230,7 @@ def _server(reading: Job, api: ApiSpec) -> dict[str, Any]:
         "server_fingerprint": api.server or None,
         "sent": api.sent,
         "refused": list(api.refused),
-        "cost": None if costs.unreported_answers else price,
+        "cost": None if costs.unreported_answers else price,  # by the tokens of all answers
     }
 
 
@@ -255,9 +251,7 @@ def jsonable(value: Any) -> Any:
         return [jsonable(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if isinstance(value, Path):
-        return str(value)
-    return value
+    return str(value) if isinstance(value, Path) else value
 
 
 def code_in(root: Path) -> dict[str, Any]:

@@ -84,12 +84,7 @@ def loss(verdict: Mapping[str, Any], confidence: float) -> str:
     some = len(undecided) < len(verdict["leads"])
     rivals = f"of {_listed([verdict['best'], *undecided])} " * some
     level = f"{confidence * 100:g}%"
-    return SENTENCES["lost"].format(rivals=rivals, most=at_most(most), confidence=level)
-
-
-def at_most(lost: float) -> str:
-    """A loss, in the digits of the interval that it is an end of."""
-    return number(lost, 3)
+    return SENTENCES["lost"].format(rivals=rivals, most=number(most), confidence=level)
 
 
 def _sentences(case: str, choice: Choice | None, evaluation: Evaluation) -> Iterator[str]:
@@ -173,7 +168,7 @@ def _head(case: str, choice: Choice) -> str:
         rivals=_listed(rivals),
         beaten=_listed([lead.over for lead in choice.leads if lead.significant]),
         only=_LABELS_ONLY if choice.annotator is not None else "",
-        most=at_most(choice.most_lost),
+        most=number(choice.most_lost),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from engine.messages.characters import words_within
-from engine.messages.wording import counted, cut
+from engine.messages.wording import counted, cut, number
 from engine.report import grids, header, printed, study_report, verdict
 from engine.report.findings import Findings, costs_together
 from engine.report.layout import Answer, Grid, calls_line, sentence
@@ -83,7 +83,7 @@ def _decision(findings: Findings, lost: str) -> str:
         ((other, lead),) = findings.leads.items()
         figures = f"{lead['difference']:.3f} in {score} ({level} interval: {least:.3f} to {lead['high']:.3f})"
         return f"If you choose {other}, you lose about {figures}."
-    own, most = map(verdict.at_most, (-least, choice.get("most_lost") or math.nan))
+    own, most = map(number, (-least, choice.get("most_lost") or math.nan))
     if own == most or not lost:
         return lost
     best_loss = f"If you choose {choice['best']}, you lose at most {own} in {score} ({level})"
@@ -220,8 +220,8 @@ def _groups_of(values: Mapping[str, str]) -> dict[str, tuple[float, str]]:
         return {query_id: (number, values[query_id]) for query_id, number in numbers.items()}
     edges = np.quantile(list(numbers.values()), (0.25, 0.5, 0.75)).tolist()
     parts: dict[int, list[float]] = {}
-    for number in numbers.values():
-        parts.setdefault(bisect_right(edges, number), []).append(number)
+    for value in numbers.values():
+        parts.setdefault(bisect_right(edges, value), []).append(value)
     named = {}
     for part, own in parts.items():
         ends = dict.fromkeys((f"{min(own):g}", f"{max(own):g}"))
@@ -242,10 +242,10 @@ def slices_grid(findings: Findings, groupings: Sequence[Slices]) -> Grid:
         score = f"{annotator} {findings.named(measure, annotator)}"
     rows, small = [], 0
     for groups in groupings:
-        place = pl.col(QUERY_ID).replace_strict(dict(groups.places), default=None)
+        places = pl.col(QUERY_ID).replace_strict(dict(groups.places), default=None)
         own = []
-        for number, name in enumerate(groups.names):
-            group = scores.filter(place == number)
+        for place, name in enumerate(groups.names):
+            group = scores.filter(places == place)
             means = [findings.interval(group.filter(pl.col(RUN) == run)) for run in runs]
             n = max((mean.n for mean in means if mean), default=0)
             small += n < _LEAST

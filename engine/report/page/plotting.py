@@ -35,28 +35,28 @@ _FURTHER_FONTS = re.compile(
     "CJK KR|Sans KR|Nanum|Malgun|SD Gothic|CJK|Source Han|Sans (JP|SC|TC)|WenQuanYi|Hei|Gothic|Droid Sans Fallback"
     "|Devanagari|Thai|Bengali|Arial Unicode|Unifont"
 )
+_INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+_CLEAR = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "erag-engine",
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "font.family": ["DejaVu Sans"],
     "font.size": 9,
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
+    **dict.fromkeys(_INKED, INK),
+    **dict.fromkeys(_CLEAR, "none"),
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "grid.color": FAINT,
     "grid.linewidth": 0.8,
     "axes.grid": True,
     "axes.axisbelow": True,
     "legend.frameon": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
 }
+
+
+Points = Sequence[tuple[float, ...]]
+Differences = Sequence[tuple[str, float, float, float]]
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,7 @@ class Picture:
 
 
 def draw_intervals(
-    axes: Axes,
-    points: Sequence[tuple[float, ...]],
-    series: int,
-    label: str | None,
-    *,
-    joined: bool = False,
+    axes: Axes, points: Points, series: int, label: str | None, *, joined: bool = False
 ) -> None:
     """Points (place, value, low, high), across, or upright and ``joined`` by a line; NaN bounds are left out."""
     colour, upright = COLOURS[series % len(COLOURS)], joined
@@ -103,12 +98,7 @@ def draw_intervals(
 
 
 def forest(
-    name: str,
-    title: str,
-    caption: str,
-    rows: Sequence[tuple[str, float, float, float]],
-    axis: str,
-    margin: float = 0,
+    name: str, title: str, caption: str, rows: Differences, axis: str, margin: float = 0
 ) -> Drawing:
     """A forest plot with marks at 0 and a loss of ``margin``: rows of a label, a difference and its bounds, or NaN."""
 

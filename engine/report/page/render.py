@@ -38,15 +38,9 @@ _FORMULA = re.compile(r"\A([=@\t\r]|[-+](?!\d[\d.,]*%?( \[[-+\d.,% ]*\])?$))")
 _MARKS = "\u0300\u0301\u0302\u0303\u0304\u0307\u0308\u030a\u030b\u030c\u0327"
 _ACCENTS = dict(zip(_MARKS, "`'^~=.\"rHvc", strict=True))
 _LATEX = str.maketrans(
-    {
+    {sign: rf"\{sign}" for sign in "&%$#_{}"}
+    | {
         "\\": r"\textbackslash{}",
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "<": r"\textless{}",

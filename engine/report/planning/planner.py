@@ -1,9 +1,8 @@
 """Plan an evaluation: count its reads, and estimate their cost from the pace of an earlier evaluation.
 
-By kind, the plan counts the reads that an evaluation wants, duplicates, stored reads, and reads left to do. An
-evaluation too large for one process is counted by a sample of its queries: whole ranges of buckets, like shards, spread
-over the whole. Queries of equal text are in one bucket, and a store that has the first shards alone counts with its
-true share. The pace, the seconds of earlier LLM calls, is in the ``summary.json`` of the earlier evaluation.
+An evaluation too large for one process is counted by a sample of its queries: whole ranges of buckets, like shards,
+spread over the whole. Queries of equal text are in one bucket, and a store that has the first shards alone counts with
+its true share.
 """
 
 from __future__ import annotations
@@ -106,8 +105,7 @@ def count_reads(
     ``more``: inputs and settings of further evaluations of the same passages.
 
     Raises:
-        InputError: as ``check``, of a sample only faults that concern its reads; or a reader cannot be
-            used.
+        InputError: as ``check``, of a sample only faults that concern its reads; or a reader cannot be used.
     """
     for settings in conditions if sample is None else ():
         check(InMemoryInputs(inputs), settings)
