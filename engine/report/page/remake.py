@@ -34,20 +34,15 @@ _HERE = "."
 def make_page(findings: Findings, out: Location) -> None:
     """Make the page of results that were just written, and the pages of a study's other conditions.
 
-    Results at an address are not read again: their page comes from memory. No page is made without the extra
-    ``page``.
+    The results are not read again. No page is made without the extra ``page``.
 
     Raises:
         WriteError: the disk is full, or the place cannot be written; the results are whole, and have no page.
     """
-    if missing("page"):
-        return
-    folder, place = folder_at(out), folder_at(out).at
-    each = [findings, *findings.conditions[1:]]
-    conditions = dict(zip(_places(findings.summary), each, strict=True))
-    if isinstance(place, Path):
-        conditions = {n: read_findings(place / n, own.sources) for n, own in conditions.items()}
-    _replace_pages(conditions, folder)
+    if not missing("page"):
+        each = [findings, *findings.conditions[1:]]
+        conditions = dict(zip(_places(findings.summary), each, strict=True))
+        _replace_pages(conditions, folder_at(out))
 
 
 def make_page_of_all(
