@@ -62,14 +62,10 @@ def refuse_another(
     *,
     runs: int = 0,
 ) -> None:
-    """Refuse to write into a folder with another evaluation: of other settings, or of other inputs.
+    """Refuse to write into a folder with another evaluation: of other settings, or of other inputs, if these are known.
 
-    The same evaluation may be repeated, also with other statistics. Names of readers and functions are compared, not their content.
-
-    Args:
-        sha256: digests of its inputs under the first condition, by name; None before they are computed:
-            then only settings are compared.
-        runs: number of runs, for known inputs.
+    The same evaluation may be repeated, also with other statistics. Names of readers and functions are compared, not
+    their content. ``sha256``: digests of its inputs under the first condition, by name; ``runs``: their number.
 
     Raises:
         InputError: the folder holds another evaluation, or the summary of something else; it cannot be read.
@@ -172,9 +168,12 @@ def _names(settings: Settings) -> list[str]:
 
 
 def _in_parts(settings: Settings) -> list[str]:
+    return [f"{name}.parquet" for name in dict.fromkeys((*_OF_READS, *_further(settings)))]
+
+
+def _further(settings: Settings) -> list[str]:
     annotators = (*ANNOTATORS.values(), *settings.resolved.listed)
-    further = (table.name for annotator in annotators for table in annotator.further_tables)
-    return [f"{name}.parquet" for name in dict.fromkeys((*_OF_READS, *further))]
+    return [table.name for annotator in annotators for table in annotator.further_tables]
 
 
 def _earlier(folder: Folder, settings: Settings, shards: Sequence[str]) -> Iterator[str]:
@@ -211,16 +210,12 @@ def _write(
     parts, shards = result.parts, result.shards
     for name in _OF_QUERIES if parts else (*_OF_READS, *_OF_QUERIES):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
-    if parts:
-        for name in parts.tables:
-            parts.deliver(name, shards.shards, out / f"{name}.parquet")
+    for name in parts.tables if parts else ():
+        parts.deliver(name, shards.shards, out / f"{name}.parquet")
     queries = shards.queries().select(list(EVALUATED_QUERIES))
     write_parquet(queries, out / f"{_QUERIES}.parquet")
     _write_unless_empty(result.clusters, out, _CLUSTERS)
-    for annotator in (*ANNOTATORS.values(), *result.settings.resolved.listed):
-        for table in annotator.further_tables:
-            _write_unless_empty(result.further_table(table.name), out, table.name)
-    for name in TRACES:
+    for name in (*_further(result.settings), *TRACES):
         _write_unless_empty(result.further_table(name), out, name)
     for name in STATISTICS:
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -280,11 +280,8 @@ class _Details:
         return {**sizes, "kinds": list(dict.fromkeys(kinds))}
 
     def _above(self, query_id: str, doc_ids: set[str], annotator: str | None) -> set[str] | None:
-        labels: Mapping[str, float] = {
-            doc_id: trace[annotator][1]
-            for doc_id in doc_ids
-            if annotator in (trace := self._traces.get((query_id, doc_id), {}))
-        }
+        traces = {doc_id: self._traces.get((query_id, doc_id), {}) for doc_id in doc_ids}
+        labels = {d: own[annotator][1] for d, own in traces.items() if annotator in own}
         # Useful, like a success end to end: a partly right answer is not enough.
         return {doc_id for doc_id, label in labels.items() if label >= SUCCESS} if labels else None
 
@@ -343,11 +340,8 @@ def _mean_seconds(findings: Findings) -> dict[str, float]:
     if (findings.summary.get(READER.key) or {}).get("api"):
         return {}
     kinds = (findings.summary["reading"].get("kinds") or {}).items()
-    return {
-        kind: round(costs["reader_seconds"] / costs["done"], 4)
-        for kind, costs in kinds
-        if costs["done"] and costs["reader_seconds"]
-    }
+    timed = {kind: costs for kind, costs in kinds if costs["done"] and costs["reader_seconds"]}
+    return {kind: round(c["reader_seconds"] / c["done"], 4) for kind, c in timed.items()}
 
 
 def _rounded(value: float | None, digits: int = 3) -> float | None:

@@ -109,10 +109,8 @@ def write_page(
     """Write ``report.html`` into a folder, and ``report/`` with details, pictures and tables unless a ``single_file``."""
     render.require_page()
     slices = overview.slices(findings)
-    parts = [
-        replace(part, grids=[*map(typeset_grid, part.grids)])
-        for part in overview.sections(findings, slices)
-    ]
+    sections = overview.sections(findings, slices)
+    parts = [replace(part, grids=[*map(typeset_grid, part.grids)]) for part in sections]
     rows: list[queries.Row] = []
     inlined: list[str] = []
     names: list[str] = []
@@ -141,9 +139,7 @@ def write_page(
         template="page.html.j2",
         script=render.as_it_is("".join(map(render.source, scripts))),
         grids={grid.name: grid for part in parts for grid in part.grids},
-        annotators={
-            name: ANNOTATORS[name].meaning for name in findings.annotators if name in ANNOTATORS
-        },
+        annotators={n: ANNOTATORS[n].meaning for n in findings.annotators if n in ANNOTATORS},
         recorded=findings.configuration["end_to_end"] == "recorded",
         conditions=conditions_of(findings.summary),
         with_passages=findings.sources is not None,
