@@ -97,10 +97,11 @@ class DataSetComparison:
 def cells_of(data_set: str, findings: Findings) -> Iterator[Cell]:
     """The cells of a data set: a single one, or for a study, one per condition."""
     for own in findings.conditions or (findings,):
-        settings = [own.configuration[name] for name in ("reader", "augmentation", "task")]
+        names = ("reader", "augmentation", "task")
+        reader, augmentation, task = (own.configuration[name] for name in names)
         primary = {name: own.primary_measures.get(name, "") for name in own.annotators}
         figures = own.correlations, own.table("comparisons")
-        yield Cell(data_set, *settings, own.queries, primary, *figures)
+        yield Cell(data_set, reader, augmentation, task, own.queries, primary, *figures)
 
 
 def together(cells: Sequence[Cell], bootstrap: Bootstrap) -> DataSetComparison:

@@ -187,7 +187,8 @@ class Findings:
     @property
     def bootstrap(self) -> Bootstrap:
         names = "resamples", "confidence", "seed", "until"  # the last is not in earlier versions
-        return Bootstrap(**{name: self.configuration.get(name) for name in names})
+        settings: dict[str, Any] = {name: self.configuration.get(name) for name in names}
+        return Bootstrap(**settings)
 
     @property
     def queries(self) -> int:
@@ -283,7 +284,8 @@ class Findings:
         row = self.wholes.get(run, {})
         if low_of(VALUE) in row:  # of sampled lists
             ends = (row[low_of(VALUE)], row[high_of(VALUE)])
-            return Interval(row[VALUE], *(math.nan if end is None else end for end in ends), row[N])
+            low, high = (math.nan if end is None else end for end in ends)
+            return Interval(row[VALUE], low, high, row[N])
         return self.interval(self.downstream.filter(pl.col(RUN) == run))
 
     def mean(self, run: str, annotator: str, measure: str) -> Interval | None:

@@ -147,11 +147,10 @@ def _cell(findings: Findings, run: str, annotator: str, measure: Measure) -> str
     if rows and rows[0][N]:
         return layout.interval(rows[0], TAU) + _over(rows[0][N], findings)
     undefined = ((row[tables.ANNOTATOR], row[MEASURE]) for row in findings.summary["undefined"])
-    if (annotator, name) in undefined:
-        return ""
     primary = findings.primary_measures.get(annotator)
     utilities = primary is not None and parse_measure(primary).labels == "utilities"
-    return "no queries" if utilities == (measure.labels == "utilities") else ""
+    fits = utilities == (measure.labels == "utilities") and (annotator, name) not in undefined
+    return "no queries" if fits else ""
 
 
 def _mean(row: Mapping[str, Any] | None, findings: Findings) -> str:

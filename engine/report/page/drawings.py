@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -192,7 +192,7 @@ def _by_rank(findings: Findings, ranked: pl.DataFrame) -> Drawing:
         for place, name in enumerate(names):
             ranks, shares = ranked.filter(annotator=name).select("rank", "share")
             marker = MARKERS[place] if len(ranks) <= 60 else None
-            style = {"color": COLOURS[place], "markersize": 4.5, "linewidth": 1.5}
+            style: Any = {"color": COLOURS[place], "markersize": 4.5, "linewidth": 1.5}
             axes.plot(ranks.to_numpy(), shares.to_numpy(), marker=marker, label=name, **style)
         axes.set(xlabel="rank in the list", ylabel="share labelled above 0", ylim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

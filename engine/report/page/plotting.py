@@ -161,12 +161,14 @@ def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
     with matplotlib.rc_context(_STYLE | {"font.family": fonts}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for drawing in drawings:
-            figure = figure_of(drawing)
-            svg = _saved(figure, "svg", metadata={"Date": None, "Creator": None}).decode()
+            figure, vector, png = figure_of(drawing), io.StringIO(), io.BytesIO()
+            figure.savefig(vector, format="svg", metadata={"Date": None, "Creator": None})
             # A browser without the font takes one of equal width. To look for that here, too, takes long.
-            svg = svg.replace("'DejaVu Sans'", "'DejaVu Sans', 'Verdana', sans-serif")
-            png = _saved(figure, "png", facecolor="white", dpi=200) if with_png else b""
-            drawn.append(Picture(drawing.name, drawing.title, drawing.caption, svg, png))
+            svg = vector.getvalue().replace("'DejaVu Sans'", "'DejaVu Sans', 'Verdana', sans-serif")
+            if with_png:
+                figure.savefig(png, format="png", facecolor="white", dpi=200)
+            about = drawing.name, drawing.title, drawing.caption
+            drawn.append(Picture(*about, svg, png.getvalue()))
     return drawn
 
 
@@ -189,9 +191,3 @@ def figure_of(drawing: Drawing) -> Figure:
             if (named := axes.yaxis.get_tightbbox(renderer)) is not None:
                 figure.subplots_adjust(left=_SPACE / width - named.x0 / figure.bbox.width)
     return figure
-
-
-def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
-    content = io.BytesIO()
-    figure.savefig(content, format=kind, **options)
-    return content.getvalue()

@@ -287,9 +287,9 @@ def _letter(letter: str) -> str:
     known = letter.translate(_LATEX)
     if known != letter or " " <= letter <= "~":
         return known
-    base, *marks = unicodedata.normalize("NFD", letter)
-    if base.isascii() and len(marks) == 1 and marks[0] in _ACCENTS:
-        return rf"\{_ACCENTS[marks[0]]}{{{base}}}"
+    parts = unicodedata.normalize("NFD", letter)
+    if len(parts) == 2 and parts[0].isascii() and parts[1] in _ACCENTS:
+        return rf"\{_ACCENTS[parts[1]]}{{{parts[0]}}}"
     code = ord(letter)
     return rf"\ifdefined\Uchar\symbol{{{code}}}\else U+{code:04X}\fi{{}}"
 
