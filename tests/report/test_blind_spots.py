@@ -99,6 +99,6 @@ def test_an_evaluation_without_these_tables_has_nothing_to_say():
     """Results of earlier versions, and of annotators that are not the reader's own labels."""
     empty = found()
     for table in empty.frames:
-        empty.frames[table] = empty.held[table].clear()
+        empty.frames[table] = empty.frames[table].clear()
     assert grids.advice(empty) == []
     assert grids.unseen(empty).rows == grids.by_place(empty).rows == []
