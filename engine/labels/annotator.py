@@ -159,11 +159,7 @@ class FurtherTable:
     def concluded(
         self, rows: pl.DataFrame, settings: EvaluationSettings, clusters: Clusters
     ) -> pl.DataFrame:
-        """The table, computed from the tables of ``label`` for all queries.
-
-        Raises:
-            ValueError: the conclusion has the wrong columns.
-        """
+        """The table, from the tables of ``label`` for all queries; a ValueError if the conclusion has wrong columns."""
         if self.conclusion is None:
             return rows
         table = self.conclusion.conclude(rows, settings, clusters)
@@ -201,37 +197,28 @@ class Material:
     A label may use its query, its passage, their reads, and the query's judgments. Queries may be labelled in parts, so
     a label that uses other queries depends on the partition: nothing refuses that.
 
-    Attributes:
-        queries, runs: the tables of the evaluation, or of a part of it.
-        passages: the passages that some run lists for these queries.
-        run_names: names of all runs, in order; a run may list nothing for these queries.
-        pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
-        tables: the files that annotators need, by the name of their input.
-        rests_on: results of the annotators that this one rests on, by name.
-        reads: the reads table with ``failure``: one read per pair in their order, or one per reference answer if
-            answers are scored; then the reads without passages, if requested. Empty for an annotator without reads. A
-            failed read has an empty output and null confidence.
-        part_for: the annotator's name if the queries are a part of the evaluation; else empty.
+    ``reads`` is the reads table with ``failure``: one read per pair in their order, or one per reference answer if
+    answers are scored; then the reads without passages, if requested. Empty for an annotator without reads. A failed
+    read has an empty output and null confidence.
     """
 
-    queries: pl.DataFrame
-    passages: pl.DataFrame
+    queries: pl.DataFrame  # of the evaluation, or of a part of it
+    passages: pl.DataFrame  # that some run lists for these queries
     runs: pl.DataFrame
-    run_names: Sequence[str]
-    pairs: pl.DataFrame
+    run_names: Sequence[str]  # of all runs, in order; a run may list nothing for these queries
+    pairs: pl.DataFrame  # ``query_id`` and ``doc_id`` of every passage that some run lists
     settings: EvaluationSettings
-    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)  # needed files, by input
     relevant: Relevant = "list"
-    rests_on: Mapping[str, AnnotatorResult] = field(default_factory=dict)
+    rests_on: Mapping[str, AnnotatorResult] = field(default_factory=dict)  # by annotator
     reads: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.READS))
-    part_for: str = ""
+    part_for: str = ""  # the annotator's name if the queries are a part of the evaluation
 
     @property
     def corpus(self) -> pl.DataFrame:
         """The passages that some run lists for any query of the evaluation, for labels that use other passages.
 
-        Raises:
-            PartialCorpusError: the queries are a part of the evaluation, which has no corpus.
+        A part of an evaluation has no corpus: a ``PartialCorpusError``.
         """
         if self.part_for:
             raise PartialCorpusError(

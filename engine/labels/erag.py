@@ -40,14 +40,7 @@ import polars as pl
 
 from engine import tables
 from engine.labels import annotator
-from engine.labels.annotator import (
-    AnnotatorResult,
-    EvaluationSettings,
-    Material,
-    Role,
-    Scale,
-    complete,
-)
+from engine.labels.annotator import AnnotatorResult, EvaluationSettings, Material, Role, Scale
 from engine.messages.checked import CheckedSettings
 from engine.messages.notes import Note
 from engine.messages.wording import with_interval
@@ -97,7 +90,9 @@ def trace_erag(
     rows = zip(labels[QUERY_ID], reads[OUTPUT], labels[LABEL], strict=True)
     matches = pl.Series(tables.ANSWER, [answer(*row) for row in rows], dtype=pl.String)
     named = pl.lit(function.name).alias(METRIC)
-    return complete(labels.with_columns(reads[tables.READ_KEY], reads[OUTPUT], named, matches))
+    return annotator.complete(
+        labels.with_columns(reads[tables.READ_KEY], reads[OUTPUT], named, matches)
+    )
 
 
 def asks(settings: EvaluationSettings) -> annotator.Ask:
@@ -341,7 +336,9 @@ def label_utility(reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
 
 def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
     """Traces of a judge's labels, in the order of its reads: the read and the probability; null if it failed."""
-    return complete(labels.with_columns(reads[tables.READ_KEY], reads[OUTPUT], reads[CONFIDENCE]))
+    return annotator.complete(
+        labels.with_columns(reads[tables.READ_KEY], reads[OUTPUT], reads[CONFIDENCE])
+    )
 
 
 def _asks_utility(settings: EvaluationSettings) -> annotator.Ask:
@@ -365,7 +362,7 @@ def _label_utility(material: Material) -> AnnotatorResult:
     traced = labels.with_columns(reads[tables.READ_KEY], reads[CONFIDENCE])
     origins = helpful.traces.select(*pair, *columns)
     traces = traced.join(origins, on=pair, how="left", maintain_order="left")
-    return AnnotatorResult(labels, complete(traces))
+    return AnnotatorResult(labels, annotator.complete(traces))
 
 
 def _score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterator[Note]:

@@ -150,9 +150,8 @@ class Resolution:
 def resolve(settings: EvaluationSettings, listed: tuple[Annotator, ...]) -> Resolution:
     """Resolve the settings of an evaluation by the annotators ``listed``.
 
-    Raises:
-        ValueError: an annotator rests on one that the engine does not have, or on itself; or two ask different
-            things in one role.
+    A ValueError if an annotator rests on one that the engine lacks, or on itself, or if two ask different things in one
+    role.
     """
     needed = tuple((first, other) for first in listed for other in needed_by(first, settings))
     annotators = tuple({other.name: other for _, other in needed}.values())

@@ -32,11 +32,7 @@ SYNONYMS: dict[str, tuple[str, str]] = {}
 
 
 def register(measure: type[Measure]) -> None:
-    """Register a measure's names.
-
-    Raises:
-        ValueError: one of its names is another measure's.
-    """
+    """Register a measure's names; a ValueError if one of them is another measure's."""
     names = [measure.kind.lower(), *measure.synonyms.split()]
     new = dict.fromkeys(names, (measure.kind, ""))
     new |= {name: (measure.kind, options) for name, options in measure.variants}
@@ -56,14 +52,13 @@ for _measure in (
 def parse_measure(text: str) -> Measure:
     """Parse one measure name: as ir_measures writes it, or an exact synonym (``SYNONYMS``).
 
+    An InputError for an unknown measure, a cutoff below 1, an unknown option, or a value that it cannot have.
+
     >>> measure = parse_measure("AP(rel=2)@10")
     >>> measure.kind, measure.cutoff, measure.rel
     ('AP', 10, 2.0)
     >>> [str(parse_measure(name)) for name in ("ndcg_cut_10", "MRR", "Recall(rel=2)@5")]
     ['nDCG@10', 'RR', 'R(rel=2)@5']
-
-    Raises:
-        InputError: an unknown measure, a cutoff below 1, an unknown option, or a value that it cannot have.
     """
     match = _NAME.fullmatch(text.strip())
     kind, implied = ("", "") if match is None else _kind_of(match["kind"])
@@ -126,13 +121,10 @@ def _meant(text: str) -> str:
 
 
 def parse_measures(text: str) -> tuple[Measure, ...]:
-    """Parse measure names separated by white space.
+    """Parse measure names separated by white space; an InputError for none, and for one twice, however it is written.
 
     >>> [str(measure) for measure in parse_measures("P@10 ndcg_cut_10")]
     ['P@10', 'nDCG@10']
-
-    Raises:
-        InputError: as ``parse_measure``, no name at all, or the same measure twice, however it is written.
     """
     # Spaces inside parentheses do not separate.
     names = re.findall(r"[^\s(]*\([^)]*\)\S*|\S+", text)

@@ -127,7 +127,11 @@ def score_runs(
     split: Split = kernel.USUAL,
     names: Sequence[str] = (),
 ) -> pl.DataFrame:
-    """Score every (run, annotator, measure, query).
+    """Score every (run, annotator, measure, query): the query_scores table, by annotator, run, measure and query.
+
+    An InputError for a measure that the labels or ``relevant`` do not define; a passage that a list holds twice or that
+    has two labels; a query twice; a label that is missing or not a finite number up to 1e15; queries without results
+    under ``error``.
 
     >>> from engine.ranking.measures import parse_measures
     >>> runs = pl.DataFrame({"query_id": ["q", "q"], "doc_id": ["a", "b"], "rank": [1, 2], "run": "mine"})
@@ -144,13 +148,6 @@ def score_runs(
         missing: queries that a run lists nothing for: they score ``zero``, are left out (``skip``), or are an error.
         names: names of all runs, in order, as ``runs`` may lack a run that lists nothing for these queries.
 
-    Returns:
-        the query_scores table, by annotator, run, measure and query.
-
-    Raises:
-        InputError: a measure that the labels or ``relevant`` do not define; a passage that a list holds twice or that
-            has two labels; a query twice; a label that is missing or not a finite number up to 1e15; queries without
-            results under ``error``.
     """
     _refuse_measures(measures, relevant)
     if len(set(query_ids)) < len(query_ids):

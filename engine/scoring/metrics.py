@@ -223,11 +223,7 @@ class UnscoredError(Exception):
 
 
 def get_metric(metric: str | Metric) -> Metric:
-    """The metric of that name; a metric itself.
-
-    Raises:
-        InputError: an unknown name.
-    """
+    """The metric of that name, an InputError for an unknown one; a metric itself."""
     if isinstance(metric, Metric):
         return metric
     if metric not in METRICS:
@@ -243,10 +239,8 @@ def score_outputs(
 ) -> pl.DataFrame:
     """Add ``value``, the metric of each row's ``output`` against the answers of its ``query_id``.
 
-    Distinct (query, output) pairs are scored once: many passages lead to the same answer.
-
-    Raises:
-        InputError: a user's metric raises an error or returns a value outside [0, 1]; the message names the query.
+    Distinct (query, output) pairs are scored once: many passages lead to the same answer. An InputError, which names
+    the query, if a user's metric raises an error or returns a value outside [0, 1].
     """
     score = get_metric(metric)
     answers = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
@@ -269,15 +263,12 @@ _MOST_VALUES = 200_000
 def metric_from_function(
     function: Callable[[str, list[str]], float], name: str | None = None, *, code: str = ""
 ) -> Metric:
-    """A metric from a user's function.
+    """A metric from a user's function; an InputError without a name, and for the name of an engine metric.
 
     Args:
         function: takes an output and the reference answers, and returns the output's quality in [0, 1] (a bool is 0 or
             1). It is called in one process, once for an output and its references.
         name: by default the function's.
-
-    Raises:
-        InputError: no name, or the name of an engine metric.
     """
     name = name_of(function) if name is None else name
     if not name.strip():

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, product
 from operator import eq
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from engine import tables
 from engine.statistics import correlation, difference_tests
-from engine.statistics.arrays import Floats, Ints
+from engine.statistics.arrays import Floats, Ints, Scores
 from engine.statistics.bounded import around, holm
 from engine.statistics.correlation import DECIMALS, Bootstrap, Correlation, describe
 from engine.statistics.difference_tests import DifferenceTest, prepare
@@ -33,7 +33,7 @@ _PLACE, _END_TO_END = "_place", "_end_to_end"
 class Cell:
     """A ranking measure and the end-to-end score of the same queries, in the order of their ids.
 
-    ``k`` is None and ``y`` NaN without end-to-end reads (``label_cells``). ``clusters`` (n,) numbers the clusters of
+    ``k`` is None and ``y`` NaN without end-to-end reads. ``clusters`` (n,) numbers the clusters of
     the queries from 0 without gaps; None if queries are independent.
     """
 
@@ -50,49 +50,35 @@ class Cell:
 def read_cells(
     query_scores: pl.DataFrame, downstream: pl.DataFrame, clusters: Clusters = None
 ) -> Iterator[Cell]:
-    """Every (run, annotator, measure, k) that has an end-to-end score; queries matched by id."""
+    """Every (run, annotator, measure, k) that has an end-to-end score, queries matched by id, in the order of first rows.
+
+    Without any end-to-end scores, every (run, annotator, measure).
+    """
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def cell(names: tuple[str, str, str], k: int | None, frame: pl.DataFrame) -> Cell:
+        frame = frame.sort(QUERY_ID)
+        x, y = (frame[name].round(DECIMALS).to_numpy() for name in (VALUE, _END_TO_END))
+        query_ids = tuple(frame[QUERY_ID])
+        query_ids = shared.setdefault(query_ids, query_ids)  # one copy for cells on the same ones
+        return Cell(*names, k, query_ids, x, y, numbered(query_ids, clusters))
+
     # A cell at a time: a join of all would hold several copies of the scores.
     whole = {
         run: scores.select(QUERY_ID, K, pl.col(VALUE).alias(_END_TO_END))
         for (run,), scores in downstream.group_by([RUN])
     }
-    for names, scores in _by_cell(query_scores):
-        if names[0] in whole:
-            joined = scores.join(whole[names[0]], on=QUERY_ID, maintain_order="left")
-            for (k,), frame in joined.group_by([K], maintain_order=True):
-                yield _cell(names, int(str(k)), frame, shared, clusters)
-
-
-def _cell(
-    names: tuple[str, str, str],
-    k: int | None,
-    frame: pl.DataFrame,
-    known: dict[tuple[str, ...], tuple[str, ...]],
-    clusters: Clusters,
-) -> Cell:
-    frame = frame.sort(QUERY_ID)
-    x, y = (frame[name].round(DECIMALS).to_numpy() for name in (VALUE, _END_TO_END))
-    query_ids = tuple(frame[QUERY_ID])
-    query_ids = known.setdefault(query_ids, query_ids)  # one copy for cells on the same queries
-    return Cell(*names, k, query_ids, x, y, numbered(query_ids, clusters))
-
-
-def _by_cell(query_scores: pl.DataFrame) -> Iterator[tuple[tuple[str, str, str], pl.DataFrame]]:
-    """Every (run, annotator, measure) in the order of its first row, with ids and values of queries."""
     places = query_scores.select(RUN, ANNOTATOR, MEASURE).with_row_index(_PLACE)
     values = query_scores.select(QUERY_ID, VALUE)
     grouped = places.group_by([RUN, ANNOTATOR, MEASURE], maintain_order=True).agg(_PLACE)
     for run, annotator, measure, rows in zip(*grouped.get_columns(), strict=True):
-        yield (run, annotator, measure), values[rows]
-
-
-def label_cells(query_scores: pl.DataFrame, clusters: Clusters = None) -> Iterator[Cell]:
-    """Every (run, annotator, measure), without end-to-end reads."""
-    shared: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for names, frame in _by_cell(query_scores):
-        unread = frame.with_columns(pl.lit(math.nan).alias(_END_TO_END))
-        yield _cell(names, None, unread, shared, clusters)
+        names, scores = (run, annotator, measure), values[rows]
+        if downstream.is_empty():
+            yield cell(names, None, scores.with_columns(pl.lit(math.nan).alias(_END_TO_END)))
+        elif run in whole:
+            joined = scores.join(whole[run], on=QUERY_ID, maintain_order="left")
+            for (k,), frame in joined.group_by([K], maintain_order=True):
+                yield cell(names, int(str(k)), frame)
 
 
 def clusters_of(clusters: pl.DataFrame, by: str | None) -> Clusters:
@@ -140,8 +126,7 @@ def reachable_p(tests: int, bootstrap: Bootstrap) -> tuple[float, int]:
     return least, math.ceil(tests / (1 - bootstrap.confidence))
 
 
-@dataclass(frozen=True)
-class CorrelatedCell:
+class CorrelatedCell(NamedTuple):
     """A cell's correlation, and tau and rho without each query or cluster, (2, n), if intervals are computed."""
 
     correlation: Correlation
@@ -288,7 +273,7 @@ def _compare(
 def _studentized(
     first: CorrelatedCell,
     second: CorrelatedCell,
-    scores: Sequence[tuple[Floats, Floats]],
+    scores: Sequence[Scores],
     clusters: Ints | None,
     bootstrap: Bootstrap,
 ) -> TestResults:
@@ -311,7 +296,7 @@ def _studentized(
 
 
 def with_intervals(
-    scores: list[tuple[Floats, Floats]], permuted: Sequence[DifferenceTest], bootstrap: Bootstrap
+    scores: list[Scores], permuted: Sequence[DifferenceTest], bootstrap: Bootstrap
 ) -> TestResults:
     """Tests by permutation, with inverted intervals if their own do not hold.
 

@@ -17,7 +17,7 @@ import scipy as sp
 from engine.messages.checked import CheckedSettings, Natural, Positive, Range
 from engine.messages.errors import InputError
 from engine.statistics import methods
-from engine.statistics.arrays import Floats, Ints, Mask
+from engine.statistics.arrays import Floats, Ints, Mask, Scores
 from engine.statistics.bounded import around, interval
 from engine.statistics.difference_tests import DifferenceTest
 from engine.statistics.methods import Method, Side, inverted, method_for, side, studentized
@@ -123,7 +123,7 @@ def from_jackknife(
     return DifferenceTest(p, scale * low, scale * high)
 
 
-def incomparable(pairs: Sequence[tuple[Floats, Floats]], clusters: Ints) -> str:
+def incomparable(pairs: Sequence[Scores], clusters: Ints) -> str:
     """Why correlations of queries in clusters cannot be compared; empty if they can."""
     fewest = min(int(_rarer(side(score), clusters).sum()) for pair in pairs for score in pair)
     count = int(clusters.max()) + 1

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy as sp
 
-from engine.statistics.arrays import Floats, Ints
+from engine.statistics.arrays import Floats, Ints, Scores
 from engine.statistics.methods import side, standard_error
 from engine.statistics.resampling import Draws, for_each_block_of_orders
 
@@ -240,7 +240,7 @@ def difference_test(
     return DifferenceTest(p, max(-2.0, difference - margin), min(2.0, difference + margin))
 
 
-def enough_for_jackknife(pairs: Sequence[tuple[Floats, Floats]]) -> bool:
+def enough_for_jackknife(pairs: Sequence[Scores]) -> bool:
     """Whether studentized intervals and p-values hold for the difference of the pairs' correlations.
 
     They do with 50 or more queries in the rarest combination of values, if the sides were independent: the queries
@@ -250,7 +250,7 @@ def enough_for_jackknife(pairs: Sequence[tuple[Floats, Floats]]) -> bool:
     return all(side(x).amount * side(y).amount >= _LEAST_EXPECTED * len(x) for x, y in pairs)
 
 
-def untestable(pairs: Sequence[tuple[Floats, Floats]]) -> str:
+def untestable(pairs: Sequence[Scores]) -> str:
     """Why permutations cannot compare the correlations of these pairs; empty if they can."""
     fewest = min(side(y).amount for _, y in pairs)
     if fewest < LEAST_OF_AN_OUTCOME:
@@ -266,9 +266,7 @@ def untestable(pairs: Sequence[tuple[Floats, Floats]]) -> str:
     return ""
 
 
-def without_interval(
-    pairs: Sequence[tuple[Floats, Floats]], tests: Sequence[DifferenceTest]
-) -> str:
+def without_interval(pairs: Sequence[Scores], tests: Sequence[DifferenceTest]) -> str:
     """Why the permutations give no valid interval; empty if they do.
 
     If both measures are nearly constant, the difference rests on a handful of queries that differ from the rest on both
@@ -288,12 +286,12 @@ def without_interval(
     return why if nearly_constant else ""
 
 
-def permutations_for(pairs: Sequence[tuple[Floats, Floats]], resamples: int) -> int:
+def permutations_for(pairs: Sequence[Scores], resamples: int) -> int:
     """Number of permutations: as many as resamples, or as a limit of work allows, 999 or more."""
     return min(resamples, max(_LEAST_PERMUTATIONS, int(_WORK / _work(pairs))))
 
 
-def _work(pairs: Sequence[tuple[Floats, Floats]]) -> float:
+def _work(pairs: Sequence[Scores]) -> float:
     fewer = ((len(x), min(side(x).values, side(y).values)) for x, y in pairs)
     return float(sum(n * (_STEPS + (values if values > 2 else 0)) for n, values in fewer))
 

@@ -64,14 +64,12 @@ def paired_intervals(
 
     Args:
         paired: (p, n) differences of p pairs on n queries, n >= 2.
-        largest: the largest possible difference of two runs on a query, above 0, whatever the largest in the data.
+        largest: the largest possible difference of two runs on a query, above 0, whatever the largest in the data; a
+            larger one is a ValueError.
         confidence: probability that all intervals hold, in (0, 1).
         comparisons: number of intervals that hold together, 1 or more.
         clusters: (n,) the cluster of every query, from 0; None if queries are independent. Clusters then replace
             queries, and added ones are as large as the largest.
-
-    Raises:
-        ValueError: a difference is larger than ``largest``.
     """
     tail = (1 - confidence) / (2 * comparisons)
     # In units of the largest difference: squares of large numbers overflow.

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy as sp
 
-from engine.statistics.arrays import Floats, Mask
+from engine.statistics.arrays import Floats, Mask, Scores
 
 # Bounds of tau and of rho: (low, high).
 Bounds = tuple[tuple[float, float], tuple[float, float]]
@@ -86,12 +86,7 @@ def inverted(
 
 
 def inverted_difference(
-    first: tuple[Floats, Floats],
-    second: tuple[Floats, Floats],
-    *,
-    confidence: float,
-    draws: int,
-    seed: int,
+    first: Scores, second: Scores, *, confidence: float, draws: int, seed: int
 ) -> Bounds | None:
     """The same for the difference of two correlations over the same n queries; bounds in [-2, 2].
 

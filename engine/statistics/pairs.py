@@ -4,11 +4,10 @@ A bootstrap replicate repeats each row of the sample some number of times. So th
 once, and a block of B replicates is a matrix of multiplicities (m, B), whose short rows are ordered and summed as a
 whole:
 
-- concordant less discordant pairs are the quadratic form sum_ij w_i w_j sgn(x_i - x_j) sgn(y_i - y_j) / 2.
-  Its matrix is cut at blocks of neighbouring x and neighbouring y: pairs apart in both are counted by
-  running sums over the table of block totals, the others inside their block as matrix products. About
-  4 m s + c (m / s)^2 operations a replicate for blocks of s pairs, least at s = (c m / 2)^(1/3): O(m^(4/3)), and
-  O(m) on the table alone if a side has few values.
+- concordant less discordant pairs are the quadratic form sum_ij w_i w_j sgn(x_i - x_j) sgn(y_i - y_j) / 2. Its matrix
+  is cut at blocks of neighbouring x and neighbouring y: pairs apart in both are counted by running sums over the table
+  of block totals, the others inside their block as matrix products. About 4 m s + c (m / s)^2 operations a replicate
+  for blocks of s pairs, least at s = (c m / 2)^(1/3): O(m^(4/3)), and O(m) on the table alone if a side has few values.
 - rho is Pearson's r of the mid-ranks, which are running sums of multiplicities.
 - If a side has two values, such as exact match, both follow from the ranks on the other side: with
   r_i = sum_j w_j sgn(x_i - x_j), the score is the sum of r over the rows of the greater value

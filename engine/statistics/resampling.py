@@ -91,17 +91,17 @@ def replicate(
     """
     rows, row_of = distinct_rows(columns)
     counts = np.bincount(row_of, minlength=len(rows)).astype(np.int32)
-    taus, rhos = np.empty((2, len(pairs), draws.number))
+    resampled = np.empty((2, len(pairs), draws.number))
     sample: list[Floats] = []
     without: list[Floats] = []
     for tables in _tables_that_fit(rows, pairs, table_bytes):
-        start = len(sample)
-        fill = partial(_fill, tables, taus[start:], rhos[start:])
+        fill = partial(_fill, tables, resampled[:, len(sample) :])
         for_each_block(row_of, len(rows), fill, draws, clusters)
         sample += [tau_and_rho([table], counts[None, :])[:, 0, 0] for table in tables]
         without += [_without(table, counts, row_of, clusters) for table in tables if leave_out]
         tables.clear()  # before the next tables need memory
     tau, rho = np.array(sample).reshape(-1, 2).T
+    taus, rhos = resampled
     return Replicates(tau, rho, taus, rhos, np.array(without) if leave_out else None)
 
 
@@ -119,11 +119,8 @@ def _tables_that_fit(
         yield tables
 
 
-def _fill(
-    tables: Sequence[PairTable], taus: Floats, rhos: Floats, first: int, weights: Counts
-) -> None:
-    at = slice(first, first + len(weights))
-    taus[: len(tables), at], rhos[: len(tables), at] = tau_and_rho(tables, weights)
+def _fill(tables: Sequence[PairTable], values: Floats, first: int, weights: Counts) -> None:
+    values[:, : len(tables), first : first + len(weights)] = tau_and_rho(tables, weights)
 
 
 def _without(table: PairTable, counts: Counts, row_of: Ints, clusters: Ints | None) -> Floats:

@@ -217,8 +217,7 @@ def is_drawn(query_ids: pl.Series, seed: int, share: float) -> pl.Series:
 def drawn_share(query_ids: pl.Series, seed: int, lists: float) -> float:
     """The share in (0, 1) for which ``is_drawn`` draws so many of the queries; a share of 1 or less is unchanged.
 
-    Raises:
-        InputError: no query would be drawn, or all queries.
+    An InputError if no query would be drawn, or all.
     """
     places = place_of(query_ids, seed).sort()
     share, count = lists, len(places)
@@ -281,7 +280,7 @@ def compare_runs(
     however many measures are reported beside it.
 
     Args:
-        cells: all with end-to-end scores, or all without (``comparison.label_cells``).
+        cells: all with end-to-end scores, or all without.
         whole: the end-to-end scores. Their differences appear beside every measure's, over all their queries, even if
             the measure has only some.
     """

@@ -54,8 +54,7 @@ def analyse(
       limits set by their margins (AUC, the farthest tau).
     - comparisons: differences of two annotators' correlations within a run and measure, and of two
       runs' within an annotator and measure, with interval and p-value (Holm, by family).
-    - systems: with several runs, whether a measure orders them as the end-to-end score does (soft pairwise
-      accuracy).
+    - systems: with several runs, whether a measure orders them as the end-to-end score does (soft pairwise accuracy).
     - run_pairs: for every two runs, the differences of their means by measure and by end-to-end score,
       with intervals and p-values for all pairs together; only by measure if ``downstream`` is empty.
 
@@ -68,7 +67,8 @@ def analyse(
         comparable: which measures of two annotators are compared within a run; by default only equal ones.
         largest: the largest difference of two runs on a query, by annotator and measure; 1 end to end.
     """
-    cells = list(comparison.read_cells(query_scores, downstream, clusters))
+    compared = list(comparison.read_cells(query_scores, downstream, clusters))
+    cells = [] if downstream.is_empty() else compared
     fixed = bootstrap.of_fixed_n
     results = comparison.correlate_cells(cells, fixed)
     rows = [
@@ -78,9 +78,7 @@ def analyse(
         for cell, result in zip(cells, results, strict=True)
     ]
     correlations = _with_best(pl.DataFrame(rows, schema=tables.CORRELATIONS))
-    compared = (
-        list(comparison.label_cells(query_scores, clusters)) if downstream.is_empty() else cells
-    )
+
     compare = comparer(bootstrap, largest, clusters)
     whole = compare(downstream, None, None)
     if bootstrap.lists and whole is not None:

@@ -223,13 +223,10 @@ def decided(
             pair has no score, such as after its decision. More questions of a pair are added at its end.
         confidence: probability that no statement is false, over all pairs and times together, in (0, 1). Each pair gets
             an equal part of the rest (Bonferroni), one half for each side.
-        largest: the largest difference that two runs can have on a question, above 0.
+        largest: the largest difference that two runs can have on a question, above 0; a ValueError for a larger one.
         clusters: (n,) the cluster of every question, with the questions of a cluster adjacent; None if questions are
             independent.
-        most: questions of the largest cluster, whether read or not.
-
-    Raises:
-        ValueError: a difference is larger than ``largest``; a cluster has more questions than ``most``.
+        most: questions of the largest cluster, whether read or not; a ValueError for a larger one.
     """
     limit = math.log(2 * max(len(paired), 1) / (1 - confidence))
     decisions = []
