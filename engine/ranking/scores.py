@@ -249,16 +249,13 @@ def _score_annotator(
     values = np.zeros((runs, len(measures), len(query_ids)))
     for start, end in _query_blocks(listed[_QUERY], labels[_QUERY], len(query_ids), split.rows):
         inside = pl.col(_QUERY).is_between(start, end - 1)
-        size = end - start
+        size, query = end - start, pl.col(_QUERY).cast(pl.Int64) - start
+        place = pl.col(RUN).cast(pl.Int64) * size + query
         ranked, lengths = _rank_labels(
-            listed.filter(inside).with_columns(
-                (pl.col(RUN).cast(pl.Int64) * size + pl.col(_QUERY) - start).alias(_LIST)
-            ),
-            labels.filter(inside).with_columns(pl.col(_QUERY).cast(pl.Int64) - start),
-            start,
+            listed.filter(inside).with_columns(query, place.alias(_LIST)),
+            labels.filter(inside).with_columns(query),
             annotator,
-            query_ids,
-            size,
+            query_ids[start:end],
             runs * size,
             relevant,
         )
@@ -296,15 +293,12 @@ def _query_blocks(
 def _rank_labels(
     listed: pl.DataFrame,
     labels: pl.DataFrame,
-    first: int,
     annotator: str,
     query_ids: Sequence[str],
-    queries: int,
     lists: int,
     relevant: Relevant,
 ) -> tuple[RankedLabels, Lengths]:
     """The labels of a block's lists in rank order, and of its judged sets; and lengths, if these count."""
-    listed = listed.with_columns(pl.col(_QUERY).cast(pl.Int64) - first)
     joined = listed.join(labels, on=[_QUERY, DOC_ID], how="left").sort(_LIST, RANK)
     checked = [(listed, [_LIST, DOC_ID], "is listed twice")]
     # Two labels of a listed passage lengthen the join; among other labels only the qrels count.
@@ -313,8 +307,7 @@ def _rank_labels(
     for frame, columns, what in checked:
         if frame.select(columns).n_unique() < frame.height:
             twice = frame.filter(pl.struct(columns).is_duplicated()).row(0, named=True)
-            query = query_ids[first + twice[_QUERY]]
-            problem = f"passage {twice[DOC_ID]!r} of query {query!r} {what}"
+            problem = f"passage {twice[DOC_ID]!r} of query {query_ids[twice[_QUERY]]!r} {what}"
             raise InputError(problem, "keep one", "runs.duplicate")
     # A negative label is trec_eval's sign for an unjudged passage.
     judged = labels.filter(pl.col(LABEL) >= 0)
@@ -328,12 +321,12 @@ def _rank_labels(
     if relevant == "pool":
         judged = judged.join(listed, on=[_QUERY, DOC_ID], how="semi")
     judged = judged.sort(_QUERY)
-    against = _offsets(judged[_QUERY].to_numpy(), queries)
+    against = _offsets(judged[_QUERY].to_numpy(), len(query_ids))
     if len(tokens):
         known = listed.select(_QUERY, DOC_ID, TOKENS).unique([_QUERY, DOC_ID])
         judged = judged.join(known, on=[_QUERY, DOC_ID], how="left", maintain_order="left")
         judged_tokens = judged[TOKENS].fill_null(0).to_numpy()
-    sets = np.arange(lists) % queries
+    sets = np.arange(lists) % len(query_ids)
     ranked = RankedLabels(in_order, offsets, judged[LABEL].to_numpy(), against, sets)
     return ranked, Lengths(tokens, judged_tokens)
 
