@@ -298,15 +298,12 @@ _ABSTAIN = Role("abstain", "the reader that may decline", "abstain", is_readers=
 
 @dataclass(frozen=True, kw_only=True)
 class UtilityOptions(CheckedSettings):
-    """Options of the annotator ``utility``.
+    """Options of the annotator ``utility``; an unusable prompt template is an InputError.
 
     Attributes:
         helpful: For utility: whose labels say which passages help.
         abstain_prompt: For utility: the prompt that lets the reader decline: 'completion', 'chat', 't5',
             'completion-ko' or 'chat-ko' in Korean, or a file; by default one in the style of the reader's prompt.
-
-    Raises:
-        InputError: an unknown ``helpful``, or an unusable prompt template.
     """
 
     helpful: Helpful = "erag"
@@ -418,16 +415,13 @@ _JUDGE = Role("judge", "the judge", "judge")
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions(CheckedSettings):
-    """Options of the annotator ``judge``.
+    """Options of the annotator ``judge``; an unusable prompt template is an InputError.
 
     Attributes:
         judge: The model that judges relevance, named like a reader; by default the reader itself.
         judge_prompt: Its prompt template: 'completion', 'chat', 't5', 'monot5', 'completion-ko' or 'chat-ko'
             in Korean, or a file.
         judge_labels: Relevant or not (binary), or the probability of relevance (graded).
-
-    Raises:
-        InputError: a prompt template that cannot be used.
     """
 
     judge: str | None = None

@@ -48,14 +48,11 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSettings(CheckedSettings):
-    """Who labels passages.
+    """Who labels passages; an InputError for an unknown annotator, for none, and for one name twice.
 
     Attributes:
         annotators: Who labels: names of the registry, or user-defined annotators.
         options: Options of annotators, one object per class; omitted classes have their defaults.
-
-    Raises:
-        InputError: an unknown annotator, none at all, or one name twice.
     """
 
     annotators: tuple[str | Annotator, ...] = ("erag",)

@@ -76,6 +76,8 @@ JUDGED = "relevant_of_qrels"
 class RankingSettings(CheckedSettings):
     """Cutoff, measures, and choice of judged passages.
 
+    An InputError for an unknown measure, one that looks beyond the cutoff, and one that ``relevant`` makes meaningless.
+
     Attributes:
         k: Passages per query that are labelled; 10, or the largest of ``k_sweep``.
         measures: Ranking measures, named as in ir_measures; by default nDCG, P, AP, RR, R, Success at k (nDCG, P,
@@ -86,10 +88,6 @@ class RankingSettings(CheckedSettings):
             passages alone, pool for several runs and list for one.
         missing: Treatment of queries without results in a run: they score 0 (zero), are left out of the run's scores,
             also of its end-to-end score (skip), or are an error.
-
-    Raises:
-        InputError: an unknown measure, a measure that looks beyond the cutoff, or one that ``relevant`` makes
-            meaningless.
     """
 
     k: Positive = 10

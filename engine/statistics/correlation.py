@@ -145,7 +145,7 @@ LEAST_RESAMPLES = 100
 
 @dataclass(frozen=True)
 class Bootstrap(CheckedSettings):
-    """Settings of intervals and p-values.
+    """Settings of intervals and p-values; an InputError for a value out of range.
 
     Attributes:
         resamples: Bootstrap resamples of each interval, 100 or more; 0 for no intervals.
@@ -160,9 +160,6 @@ class Bootstrap(CheckedSettings):
             means are estimated for all queries from these and the labels of all.
         width: In place of lists: as many as it takes until the interval of every difference of two runs, or of a single
             run's mean, reaches so far to either side at most; between 0 and 1.
-
-    Raises:
-        InputError: a value out of range.
     """
 
     resamples: Natural = 10_000
@@ -338,5 +335,4 @@ def _farthest(x: Floats, y: Floats) -> float:
 
 
 def _pairs(sizes: Ints) -> int:
-    """The number of pairs within groups of these sizes."""
     return int((sizes * (sizes - 1) // 2).sum())

@@ -48,15 +48,11 @@ def analyse(
     largest: Callable[[str, str], float] = unit,
     clusters: comparison.Clusters = None,
 ) -> Statistics:
-    """Every statistic of an evaluation.
+    """Every statistic of an evaluation, as the tables ``correlations``, ``comparisons``, ``systems`` and ``run_pairs``.
 
-    - correlations: tau-b and rho of every (run, annotator, measure) with the run's end-to-end score, and
-      limits set by their margins (AUC, the farthest tau).
-    - comparisons: differences of two annotators' correlations within a run and measure, and of two
-      runs' within an annotator and measure, with interval and p-value (Holm, by family).
-    - systems: with several runs, whether a measure orders them as the end-to-end score does (soft pairwise accuracy).
-    - run_pairs: for every two runs, the differences of their means by measure and by end-to-end score,
-      with intervals and p-values for all pairs together; only by measure if ``downstream`` is empty.
+    Correlations are of every (run, annotator, measure) with the run's end-to-end score, and comparisons of two of them
+    that differ in the annotator or the run. With several runs, systems say whether a measure orders them as the
+    end-to-end score does, and run pairs have the differences of their means, by measure alone without ``downstream``.
 
     Queries are matched by ``query_id``; queries that one side lacks are left out (``n`` tells). ``k`` is the number of
     passages in the end-to-end reader's prompt.
