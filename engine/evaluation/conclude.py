@@ -154,7 +154,7 @@ def conclude(
     )
     closed_book = (t for t in scored.further.values() if dict(t.schema) == tables.HARM_OUTCOMES)
     by_cluster = clusters if bootstrap.cluster else None
-    against = scored.label_lists, downstream, bootstrap.of_fixed_n, by_cluster
+    against = scored.label_lists, downstream, bootstrap.at_fixed_n, by_cluster
     missed = unseen(*against, next(closed_book, None))
     statistics = replace(statistics, unseen=missed, by_place=by_place(*against))
     return Evaluation(

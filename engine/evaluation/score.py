@@ -309,7 +309,7 @@ def label(
         )
     )
     made = replace(made, labels=tables.with_added(made.labels, tables.LABELS))
-    declared = {table.name: table.made for table in annotator.further_tables}
+    declared = {table.name: table.columns for table in annotator.further_tables}
     schemas = {name: dict(table.schema) for name, table in made.tables.items()}
     if dict(made.labels.schema) != tables.LABELS or schemas != declared:
         raise ValueError(f"the tables of {annotator.name} have other columns than they must")

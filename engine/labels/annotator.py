@@ -152,7 +152,7 @@ class FurtherTable:
     display: Callable[[pl.DataFrame, str], Display] | None = None
 
     @property
-    def made(self) -> tables.Schema:
+    def columns(self) -> tables.Schema:
         """Columns of the table that ``label`` returns."""
         return self.schema if self.conclusion is None else self.conclusion.outcomes
 

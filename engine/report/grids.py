@@ -116,7 +116,7 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
 
     ``most``: number of annotators that fit a screen; None for all, always with the number of queries.
     """
-    level, cells = layout.level(findings.bootstrap.of_fixed_n), findings.primary_cells
+    level, cells = layout.level(findings.bootstrap.at_fixed_n), findings.primary_cells
     partial = most is None or any(cell[N] != findings.queries for cell in cells.values())
     head = ["annotator", "measure", f"{layout.KENDALL}{level}", f"{layout.SPEARMAN}{level}"]
     head += [layout.SHARE, *(["n"] if partial else [])]
@@ -229,7 +229,7 @@ def unseen(findings: Findings) -> Grid:
             notes.append(f"{run}: {row[tables.NOTE] if row else 'undefined without erag labels'}.")
         shares = [_share(figures[name]) if name in figures else "" for name in shown]
         rows.append([run, *shares, best, str(next(iter(figures.values()))[N])])
-    level = layout.level(findings.bootstrap.of_fixed_n)
+    level = layout.level(findings.bootstrap.at_fixed_n)
     heads = [f"{_HEADS[name]}{level}" for name in shown]
     head = ["run", *heads, "upper bound of \N{GREEK SMALL LETTER TAU}", "n"]
     return Grid("unseen", " ".join(notes), head, rows, title="What labels of single passages miss")
@@ -246,7 +246,7 @@ def by_place(findings: Findings) -> Grid:
         where += f". {_APART if _prompt(findings)['fused'] else f'{_ORDER.capitalize()}.'}"
     methods = layout.methods_line(row[tables.METHOD] for row in places).capitalize()
     caption = f"{where} {methods}{'.' * bool(methods)}".strip()
-    level = layout.level(findings.bootstrap.of_fixed_n)
+    level = layout.level(findings.bootstrap.at_fixed_n)
     head = ["place", "mean label", f"{layout.SPEARMAN}{level}", "n"]
     title = f"Agreement of the label at each place with the list's score, run {findings.best_run}"
     return Grid("places", caption, head, rows, title=title)

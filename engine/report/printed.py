@@ -264,7 +264,7 @@ def _differences(
     tests = family.filter(pl.col("tau_p").is_not_nan()).height
     keys = [second, *([other] if comparisons[other].n_unique() > 1 else []), MEASURE]
     partial = ["n"] if (comparisons[N] != findings.queries).any() else []
-    level = layout.level(findings.bootstrap.of_fixed_n)
+    level = layout.level(findings.bootstrap.at_fixed_n)
     head = [*(key.removesuffix("_b") for key in keys), f"difference{level}"]
     head += [f"p (Holm, {counted(tests, 'test[|s]')})"] if tests else []
     rows = []
@@ -317,7 +317,7 @@ def _order_of_runs(findings: Findings) -> Grid:
     systems, run_pairs = findings.table("systems"), findings.table("run_pairs")
     partial = ["n"] if (systems[N] != findings.queries).any() else []
     runs = max(systems["runs"], default=0)
-    resampled = findings.bootstrap.of_fixed_n.resamples > 0 and runs != 2
+    resampled = findings.bootstrap.at_fixed_n.resamples > 0 and runs != 2
     rows = []
     for row in systems.iter_rows(named=True):
         pairs = run_pairs.filter(annotator=row[ANNOTATOR], measure=row[MEASURE])

@@ -207,7 +207,7 @@ def _stand_in(findings: Findings) -> Grid:
         if not math.isnan(row[tables.difference_of(TAU)]):
             cells.append([*(row[name] for name in runs), *names, *figures])
     head = [*runs, "end-to-end score of", "minus labels by", "measure"]
-    figures = [f"difference{layout.level(findings.bootstrap.of_fixed_n)}", "p (Holm)", N]
+    figures = [f"difference{layout.level(findings.bootstrap.at_fixed_n)}", "p (Holm)", N]
     title = f"{layout.KENDALL} of a reader's own labels with its end-to-end score, minus that of another's labels"
     caption = layout.methods_line(compared[METHOD])
     return Grid("substitutes", caption, [*head, *figures], cells, len(head), title)

@@ -77,7 +77,7 @@ def with_credit(result: Evaluation, steps: pl.DataFrame, context: Context) -> Ev
 
 def _how(result: Evaluation) -> tuple[Bootstrap, Clusters]:
     bootstrap = result.settings.bootstrap
-    return bootstrap.of_fixed_n, clusters_of(result.clusters, bootstrap.cluster)
+    return bootstrap.at_fixed_n, clusters_of(result.clusters, bootstrap.cluster)
 
 
 def _together(shards: InputShards) -> EvaluationInputs:

@@ -195,7 +195,7 @@ class Bootstrap(CheckedSettings):
         return bool(self.lists or self.width)
 
     @property
-    def of_fixed_n(self) -> Bootstrap:
+    def at_fixed_n(self) -> Bootstrap:
         """These settings for figures with invalid intervals if they determine the number of queries themselves."""
         return replace(self, resamples=0, until=None) if self.until else self
 

@@ -65,7 +65,7 @@ def analyse(
     """
     compared = list(comparison.read_cells(query_scores, downstream, clusters))
     cells = [] if downstream.is_empty() else compared
-    fixed = bootstrap.of_fixed_n
+    fixed = bootstrap.at_fixed_n
     results = comparison.correlate_cells(cells, fixed)
     rows = [
         {RUN: cell.run, ANNOTATOR: cell.annotator, MEASURE: cell.measure, K: cell.k}
