@@ -99,7 +99,7 @@ def measure_lists(
             values[row, at] = measure.value(lists)
 
     with ThreadPoolExecutor(split.threads or len(os.sched_getaffinity(0))) as pool:
-        # Lists surface exceptions.
+        # Taking the results raises the exception of a block.
         list(pool.map(sum_sets, _blocks(ranked.judged_offsets, split) if set_sums else ()))
         list(pool.map(measure_block, _blocks(ranked.offsets, split)))
     return values

@@ -79,7 +79,7 @@ def paired_intervals(
         reach = sp.special.stdtrit(freedom, 1 - tail) * error
         bounds = np.array([middle - reach, middle + reach])
         tails = sp.special.stdtr(freedom, -np.abs(middle) / error)
-        p = np.array([_adjusted(float(half), 1) for half in tails])
+        p = np.clip(2 * tails, _LEAST_P, 1.0)
     else:
         sides = list(_sides(scaled, clusters))
         bounds = np.array(
@@ -114,9 +114,8 @@ def _sides(paired: Floats, clusters: Ints | None) -> Iterator[tuple[WeightedRows
     for differences in _checked(paired):
         sums, sizes = by_cluster(differences, clusters)
         size = sizes.max()
-        more, less = (
-            weighed(np.append(sign * sums, -size), np.append(sizes, size)) for sign in (1, -1)
-        )
+        counts = np.append(sizes, size)
+        more, less = (weighed(np.append(sign * sums, -size), counts) for sign in (1, -1))
         yield more, less
 
 
@@ -128,10 +127,7 @@ def _checked(paired: Floats) -> Floats:
 
 def _p_value(sides: tuple[WeightedRows, WeightedRows], value: float, comparisons: int) -> float:
     more, less = sides
-    return _adjusted(min(lower_tail(more, value), lower_tail(less, -value)), comparisons)
-
-
-def _adjusted(tail: float, comparisons: int) -> float:
+    tail = min(lower_tail(more, value), lower_tail(less, -value))
     return min(max(2 * comparisons * tail, _LEAST_P), 1.0)
 
 
