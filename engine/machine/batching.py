@@ -69,9 +69,9 @@ def halving(
     on_single_failure: Callable[[Item, str], Result],
     on_halving: Callable[[], None],
 ) -> Passes[list[Result]]:
-    """Run ``passes`` over ``batch``, pass by pass; where memory runs out, halve and go on.
-
-    An item that does not fit even alone gives ``on_single_failure(item, reason)``. Results keep the order of ``batch``.
+    """Run ``passes`` over ``batch``, pass by pass; where memory runs out, halve and go on. An item that does not fit
+    even alone gives ``on_single_failure(item, reason)``; other errors are passed on. Results keep the order of
+    ``batch``.
     """
     try:
         return list((yield from passes(batch)))
