@@ -357,19 +357,17 @@ def shared_model(kind: Kind, path: Path, *, name: str, digest: str, **options: A
 
 def encoder_parameters(path: Path) -> int:
     """The number of parameters in an encoder's safetensors, else in ``pytorch_model.bin``, by ``plain_tensors``."""
-    files = pickled_files(path)
-    if not files:
-        return parameters(path)
-    return sum(tensor.numel() for file in files for tensor in plain_tensors(file).values())
+    return parameters(path) + sum(tensor.numel() for tensor in _pickled_tensors(path))
 
 
 def encoder_loading_bytes(path: Path, dtype: Dtype) -> int:
     """As ``loading_bytes``, for an encoder; for ``pytorch_model.bin``, which is mapped as a whole, all cast tensors."""
-    files = pickled_files(path)
-    if not files:
-        return loading_bytes(path, dtype)
-    tensors = (tensor for file in files for tensor in plain_tensors(file).values())
-    return sum(t.numel() * t.element_size() for t in tensors if str(t.dtype) != f"torch.{dtype}")
+    cast = (t for t in _pickled_tensors(path) if str(t.dtype) != f"torch.{dtype}")
+    return loading_bytes(path, dtype) + sum(t.numel() * t.element_size() for t in cast)
+
+
+def _pickled_tensors(path: Path) -> Iterator[torch.Tensor]:
+    return (tensor for file in pickled_files(path) for tensor in plain_tensors(file).values())
 
 
 def plain_tensors(file: Path, where: Literal["cpu", "meta"] = "meta") -> dict[str, torch.Tensor]:

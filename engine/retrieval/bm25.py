@@ -35,10 +35,13 @@ class Kiwi:
         # A positive number, since the meaning of 0 and -1 changed between versions.
         self._kiwi: Any = kiwipiepy.Kiwi(num_workers=os.cpu_count() or 1)
 
-    def split(self, texts: Iterable[str]) -> list[str]:
+    def split(self, texts: pl.Series) -> pl.Series:
         """The morphemes of texts, separated by spaces; an empty text stays empty."""
-        forms = ([token.form for token in tokens] for tokens in self._kiwi.tokenize(texts))
-        return [" ".join(filter(str.strip, words)) for words in forms]
+        forms = (
+            [token.form for token in tokens] for tokens in self._kiwi.tokenize(texts.to_list())
+        )
+        words = [" ".join(filter(str.strip, morphemes)) for morphemes in forms]
+        return pl.Series(texts.name, words, dtype=pl.String)
 
 
 def _version_of_kiwi() -> str:
@@ -152,8 +155,7 @@ def search(
             problem = f"was split into morphemes by {settings['tokenizer_version']}; {installed} is installed"
             remedy = "install that version, or build the index again"
             raise InputError(problem, remedy, "index.version", path=directory)
-        texts = kiwi.split(queries[QUERY].to_list())
-        queries = queries.with_columns(pl.Series(QUERY, texts, dtype=pl.String))
+        queries = queries.with_columns(kiwi.split(queries[QUERY]))
     language = None if settings["tokenizer"] else settings["language"]
     options = {"language": language, "threads": threads or os.cpu_count() or 1}
     k = min(k, index.passages)
@@ -168,7 +170,4 @@ def _contents(
     for batch in map(fingerprint.update, batches):
         joined = pl.when(title == "").then(text).otherwise(title + "\n" + text)
         frame = batch.select(DOC_ID, joined.alias(lucene.CONTENTS))
-        if kiwi is not None:
-            words = kiwi.split(frame[lucene.CONTENTS].to_list())
-            frame = frame.with_columns(pl.Series(lucene.CONTENTS, words, dtype=pl.String))
-        yield frame
+        yield frame.with_columns(kiwi.split(frame[lucene.CONTENTS])) if kiwi else frame

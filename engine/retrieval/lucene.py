@@ -142,7 +142,6 @@ CONTENTS = "contents"
 _CORPUS = pa.schema({DOC_ID: pa.large_string(), CONTENTS: pa.large_string()})
 # Passages sent at a time.
 _BATCH = 10_000
-_ENGLISH = "en"
 # The files of an index, and the checksum that ends each (org.apache.lucene.codecs.CodecUtil.writeFooter).
 _FILE = re.compile(r"segments_\w+|_\w+\.\w+")
 _CHECKSUM = 8
@@ -262,7 +261,7 @@ def _search(*, work: str, directory: str, language: str | None, **settings: Any)
         from jnius import autoclass  # Pyserini's own analyzer imports torch
 
         searcher.set_analyzer(autoclass("org.apache.lucene.analysis.core.WhitespaceAnalyzer")())
-    elif language != _ENGLISH:
+    elif language != "en":
         searcher.set_language(language)
     ids = queries[QUERY_ID].to_list()
     hits = searcher.batch_search(queries[QUERY].to_list(), ids, **settings)  # k, threads

@@ -137,8 +137,7 @@ def remove(folder: Folder) -> None:
     """Remove the checkpoints of a training that has been delivered, and nothing else."""
     folder.delete([_STATE] if are_in(folder) else [])
     _delete(folder)
-    inside = folder / MODEL
-    inside.delete(inside.names())
+    (folder / MODEL).delete((folder / MODEL).names())
     folder.delete_empty([MODEL])
     if isinstance(folder.at, Path) and folder.at.is_dir() and not any(folder.at.iterdir()):
         folder.at.rmdir()

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from engine.machine import device
 from engine.messages.errors import InputError
+from engine.reading.models.tokenizing import longest_input
 from engine.sources.io.files import reported_writing
 from engine.sources.io.folders import Folder
 from engine.sources.io.outputs import private_directory
 from engine.training import checkpoints
 from engine.training.checkpoints import MODEL, WEIGHTS, OnProgress, Progress
-from engine.training.examples import Examples, Readings
+from engine.training.examples import Examples, ReadingExamples, Readings
 from engine.training.settings import Recipe
 from engine.training.start import Start, on_this_machine
 
@@ -149,8 +150,6 @@ def fetch_model(folder: Folder, directory: str | Path) -> None:
 
 
 def _examples(plan: Plan, tokenizer: Any, learner: Learner) -> Examples:
-    from engine.reading.models.tokenizing import longest_input
-    from engine.training.examples import ReadingExamples
     from engine.training.learner import end_token
 
     if not isinstance(plan.train, Readings):
