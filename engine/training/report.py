@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 PAGE = "training.html"
 # Maximum of points of the smoothed curve.
 _POINTS = 60
-# Figures of the progress that the report has as they are.
-_MEASURED = ("seconds", "starts", "peak_memory", "at_once")
 _PACKAGES = ("torch", "transformers", "tokenizers", "ray", "polars", "numpy")
 
 
@@ -64,48 +62,48 @@ def content(trained: TrainingResult, parameters: int) -> dict[str, Any]:
     progress, spec, prompt = trained.progress, trained.start.spec, trained.start.prompt
     steps = trained.recipe.steps(trained.inputs.train.queries.height)
     dev = trained.inputs.dev
-    return dict(
-        jsonable(
-            {
-                "configuration": {
-                    **trained.settings,
-                    "reader": spec.name,
-                    "augmentation": "fid" if prompt.fused else "in-prompt",
-                    "prompt": prompt.template.name,
-                    "metric": trained.metric,
-                    "memory": spec.memory or None,
-                    **asdict(trained.recipe),
-                    "precision": progress.precision,
-                },
-                "start": {
-                    "name": spec.name,
-                    "from_scratch": trained.start.from_scratch,
-                    "weights_sha256": spec.weights,
-                    "prompt_sha256": prompt.digest,
-                    "max_input_tokens": spec.max_input_tokens,
-                    "max_new_tokens": spec.max_new_tokens,
-                    "parameters": parameters,
-                },
-                "counts": {
-                    "queries": trained.inputs.train.queries.height,
-                    "dev_queries": 0 if dev is None else dev.queries.height,
-                    "steps": progress.step,
-                    "planned_steps": steps,
-                    **asdict(progress.cuts),
-                    **{note.code: note.amount for note in trained.notes},
-                },
-                "notes": [note.text for note in trained.notes if note.is_shown],
-                "ended": progress.ended,
-                "best": {"step": progress.best, "value": progress.best_value},
-                "evaluations": [asdict(evaluation) for evaluation in progress.evaluations],
-                "losses": progress.losses,
-                "rates": [trained.recipe.rate(step, steps) for step in range(1, progress.step + 1)],
-                **{name: getattr(progress, name) for name in _MEASURED},
-                "versions": versions(_PACKAGES),
-                "audit": audit_of(trained.origin, {}),
-            }
-        )
-    )
+    summary = {
+        "configuration": {
+            **trained.settings,
+            "reader": spec.name,
+            "augmentation": "fid" if prompt.fused else "in-prompt",
+            "prompt": prompt.template.name,
+            "metric": trained.metric,
+            "memory": spec.memory or None,
+            **asdict(trained.recipe),
+            "precision": progress.precision,
+        },
+        "start": {
+            "name": spec.name,
+            "from_scratch": trained.start.from_scratch,
+            "weights_sha256": spec.weights,
+            "prompt_sha256": prompt.digest,
+            "max_input_tokens": spec.max_input_tokens,
+            "max_new_tokens": spec.max_new_tokens,
+            "parameters": parameters,
+        },
+        "counts": {
+            "queries": trained.inputs.train.queries.height,
+            "dev_queries": 0 if dev is None else dev.queries.height,
+            "steps": progress.step,
+            "planned_steps": steps,
+            **asdict(progress.cuts),
+            **{note.code: note.amount for note in trained.notes},
+        },
+        "notes": [note.text for note in trained.notes if note.is_shown],
+        "ended": progress.ended,
+        "best": {"step": progress.best, "value": progress.best_value},
+        "evaluations": [asdict(evaluation) for evaluation in progress.evaluations],
+        "losses": progress.losses,
+        "rates": [trained.recipe.rate(step, steps) for step in range(1, progress.step + 1)],
+        "seconds": progress.seconds,
+        "starts": progress.starts,
+        "peak_memory": progress.peak_memory,
+        "at_once": progress.at_once,
+        "versions": versions(_PACKAGES),
+        "audit": audit_of(trained.origin, {}),
+    }
+    return dict(jsonable(summary))
 
 
 def lines(summary: Mapping[str, Any]) -> Iterable[str]:
