@@ -432,9 +432,8 @@ def conform(
         raise InputError(problem, remedy, "table.column", path=path)
     # Ids in floats would become 1.0, and missing ids the text "NaN".
     if floats := [n for n in schema if schema[n] == pl.String() and frame.schema[n].is_float()]:
-        raise InputError(
-            f"{floats[0]} holds floating-point numbers", "write texts", "table.floats", path=path
-        )
+        problem = f"{floats[0]} holds floating-point numbers"
+        raise InputError(problem, "write texts", "table.floats", path=path)
     for name, kind in schema.items():
         actual = frame.schema[name]
         if actual != pl.Null and actual.is_nested() != kind.is_nested():
@@ -448,9 +447,8 @@ def conform(
     for name in schema:
         if name not in _NULLABLE and frame[name].null_count():
             row = first_row + (frame[name].is_null().arg_max() or 0)
-            raise InputError(
-                f"row {row} has no {name}", "fill it in, or leave it out", "table.null", path=path
-            )
+            problem = f"row {row} has no {name}"
+            raise InputError(problem, "fill it in, or leave it out", "table.null", path=path)
     return frame
 
 

@@ -122,11 +122,8 @@ def settings_for(task: QuestionSet, augmentation: Augmentation) -> Settings:
     if augmentation == "in-prompt":
         return SETTINGS[task]
     if task != "short-answer":
-        raise InputError(
-            f"--augmentation fid with --task {task}: the bundled reader answers short questions only",
-            "leave one of them out",
-            "settings.fid",
-        )
+        problem = f"--augmentation fid with --task {task}: the bundled reader answers short questions only"
+        raise InputError(problem, "leave one of them out", "settings.fid")
     return FID
 
 
@@ -183,20 +180,16 @@ def time_reads(
     They enter the store, so they are not done again. If all are stored already, as after an
     interrupted run, further questions are read; with no read left to do, ``done`` of the costs is 0.
     """
-    limit = TIMED
+    limit, settings = TIMED, settings.but(resamples=0)
     while True:
         inputs = InMemoryInputs.of_files(replace(files, limit=limit), k=K).inputs
-        with shown_progress() as on_progress:
-            reading = evaluate(
-                inputs,
-                settings.but(resamples=0),
-                store=store,
-                on_progress=on_progress,
-                on_event=event,
-                executor=executor,
-            ).readings[READER.name]
-        if reading.costs.done or limit >= SHORT_ANSWERS:
-            return reading.costs
+        with shown_progress() as shown:
+            evaluation = evaluate(
+                inputs, settings, store=store, on_progress=shown, on_event=event, executor=executor
+            )
+        costs = evaluation.readings[READER.name].costs
+        if costs.done or limit >= SHORT_ANSWERS:
+            return costs
         limit = min(2 * limit, SHORT_ANSWERS)
 
 
