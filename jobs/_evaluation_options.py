@@ -157,16 +157,15 @@ def sweep_of(options: Mapping[str, Any]) -> Sweep:
     except ValueError:
         remedy = "give whole numbers, as in `k_sweep` 5,10,20,50"
         raise InputError(f"`k_sweep` is {','.join(cutoffs)!r}", remedy, "settings.sweep") from None
-    return Sweep(
-        readers=tuple(map(reader_name, options["reader"])),
-        augmentations=tuple(known[name] for name in names),
-        k_sweep=k_sweep,
-    )
+    readers = tuple(map(reader_name, options["reader"]))
+    return Sweep(readers, tuple(known[name] for name in names), k_sweep)
 
 
 def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
     """The settings of the first condition."""
-    k, models = options["k"], {key: options[key] for key in MODELS[1:] if options.get(key)}
+    k = max(sweep.k_sweep, default=RankingSettings.k) if options["k"] is None else options["k"]
+    measures = " ".join(items_of(options["measures"]))
+    models = {key: options[key] for key in MODELS[1:] if options.get(key)}
     named = {**options, **{key: reader_name(model) for key, model in models.items()}}
     recorded = options["end_to_end"] and options["outputs"]
     return Settings(
@@ -183,12 +182,7 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
             annotators=tuple(map(annotator_of, items_of(options["annotators"]))),
             options=tuple(take(kind, named) for kind in option_classes()),
         ),
-        ranking=take(
-            RankingSettings,
-            options,
-            measures=" ".join(items_of(options["measures"])),
-            k=k if k is not None else max(sweep.k_sweep, default=RankingSettings.k),
-        ),
+        ranking=take(RankingSettings, options, measures=measures, k=k),
         bootstrap=Bootstrap(**{name: options[name] for name in BOOTSTRAP_FIELDS}),
         api=take(ApiSettings, options),
         running=take(RunningSettings, options),

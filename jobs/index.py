@@ -89,13 +89,8 @@ def bm25(
     fitted("threads", threads, Positive | None)
     build.check([], config)
     skipped = SkipBad(build.skip_bad)
-    index = build_index(
-        scan_corpus(build.corpus, skip_bad=skipped, distinct=True),
-        build.out,
-        language=splitting.language,
-        tokenizer=splitting.tokenizer,
-        threads=threads,
-    )
+    corpus = scan_corpus(build.corpus, skip_bad=skipped, distinct=True)
+    index = build_index(corpus, build.out, **vars(splitting), threads=threads)
     say(f"{counted(index.passages, 'passage[|s]')} indexed -> {build.out}")
     if skipped.count:
         say(skipped.described())

@@ -122,13 +122,8 @@ def train(**options: Any) -> None:
     _refuse_trained(out, folder)
     if workers.workers:
         require("training on Ray", "training")
-    start = specify_start(
-        options["reader"],
-        augmentation=options["augmentation"],
-        task=options["task"],
-        prompt=options["prompt"],
-        memory=options["memory"],
-    )
+    names = ("augmentation", "task", "prompt", "memory")
+    start = specify_start(options["reader"], **{name: options[name] for name in names})
     inputs = read_training(files, k=recipe.k, metric=metric)
     configuration = _configuration(options)
     plan = Plan(start, recipe, inputs.train, inputs.dev, metric, configuration)
