@@ -75,8 +75,8 @@ def test_a_dictionary_may_hold_passages(tmp_path):
 
 def test_a_dictionary_of_scores_is_parsed_once(tmp_path, monkeypatch):
     (tmp_path / "r.json").write_text(json.dumps({'a "key"': {"a": 1.0}}, indent=1))
-    read, parsed = scan.read_json_document, []
-    monkeypatch.setattr(scan, "read_json_document", lambda *a: parsed.append(a) or read(*a))
+    read, parsed = scan.records.read_json_document, []
+    monkeypatch.setattr(scan.records, "read_json_document", lambda *a: parsed.append(a) or read(*a))
     assert listed(read_run(tmp_path / "r.json")) == [('a "key"', "a", 1)]
     assert len(parsed) == 1
 
