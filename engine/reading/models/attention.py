@@ -26,11 +26,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from engine.reading.models.decoding import padded_length
+
 ATTENTION = "erag_packed"
-# Attention reads keys in multiples of this number and hides keys beyond a sequence's end: libraries
-# handle the remainder of a product or sum by another code path, which sometimes rounds differently.
-# A cache allots room in these multiples, and holds finite numbers there.
-_KEYS = 32
 # Query rows that attend at once: bounds the scores in memory and skips later keys. Fewer or more
 # make reads slower.
 _ROWS = 64
@@ -42,21 +40,8 @@ _FAR = 1024
 _UNSUPPORTED = ("position_bias", "sink")
 # Models with plain attention, a window or sinks at most, whose other parts treat tokens one by one.
 FAMILIES = frozenset(
-    [
-        "gemma2",
-        "gemma3_text",
-        "gpt_oss",
-        "llama",
-        "mistral",
-        "mixtral",
-        "qwen2",
-        "qwen2_moe",
-        "qwen3",
-        "phi3",
-        "granite",
-        "olmo2",
-        "smollm3",
-    ]
+    {"gemma2", "gemma3_text", "gpt_oss", "llama", "mistral", "mixtral", "qwen2", "qwen2_moe"}
+    | {"qwen3", "phi3", "granite", "olmo2", "smollm3"}
 )
 
 
@@ -69,7 +54,7 @@ class Span:
         tokens: their number.
         offset: the sequence's beginning in the cache.
         have: number of the sequence's earlier tokens in the cache.
-        stem, kept: beginning and number of its first tokens if they are elsewhere, shared with other sequences.
+        stem, stem_tokens: beginning and number of its first tokens if they are elsewhere, shared with other sequences.
         writing: whether it is the newest token of an answer under way. Such spans come last in a pass.
     """
 
@@ -78,50 +63,40 @@ class Span:
     offset: int
     have: int
     stem: int = 0
-    kept: int = 0
+    stem_tokens: int = 0
     writing: bool = False
 
-
-def round_up(tokens: int) -> int:
-    """Room in a cache for a sequence of this many tokens."""
-    return -(-tokens // _KEYS) * _KEYS
+    @property
+    def last(self) -> int:
+        """The place of its last token among the packed tokens."""
+        return self.at + self.tokens - 1
 
 
 @dataclass
 class Cache:
-    """Keys and values of many sequences in a row: per layer (groups, room, width)."""
+    """Keys and values of many sequences in a row: per layer (2, groups, room, width)."""
 
-    keys: list[torch.Tensor]
-    values: list[torch.Tensor]
+    layers: list[torch.Tensor]
 
     @classmethod
     def empty(cls, room: int, *, layers: int, groups: int, width: int, dtype: torch.dtype) -> Self:
         """A cache of zeros with room for so many tokens."""
-        shape = (groups, round_up(room), width)
-        keys, values = ([torch.zeros(shape, dtype=dtype) for _ in range(layers)] for _ in "kv")
-        return cls(keys, values)
-
-    def copy_from(self, source: Cache, there: int, here: int, tokens: int) -> None:
-        """Copy the first tokens of a sequence from its place in ``source``."""
-        for mine, theirs in zip(
-            (*self.keys, *self.values), (*source.keys, *source.values), strict=True
-        ):
-            mine[:, here : here + tokens] = theirs[:, there : there + tokens]
+        shape = (2, groups, padded_length(room), width)
+        return cls([torch.zeros(shape, dtype=dtype) for _ in range(layers)])
 
     def gather(self, moves: Sequence[tuple[int, int, int]], room: int, *, fresh: bool) -> None:
         """Move sequences, (from, to, tokens) each in order, towards the front, with room for so many tokens in all.
 
         Works layer by layer: if a new cache is needed or requested (``fresh``), only a single layer exists twice.
         """
-        for states in (self.keys, self.values):
-            for layer, old in enumerate(states):
-                new = old
-                if fresh or old.shape[1] < room:
-                    new = old.new_zeros((old.shape[0], round_up(room), old.shape[2]))
-                for there, here, tokens in moves:
-                    if new is not old or there != here:
-                        new[:, here : here + tokens] = old[:, there : there + tokens].clone()
-                states[layer] = new
+        for layer, old in enumerate(self.layers):
+            new = old
+            if fresh or old.shape[2] < room:
+                new = old.new_zeros((*old.shape[:2], padded_length(room), old.shape[3]))
+            for there, here, tokens in moves:
+                if new is not old or there != here:
+                    new[:, :, here : here + tokens] = old[:, :, there : there + tokens].clone()
+            self.layers[layer] = new
 
 
 class KeysAreKept(Exception):  # noqa: N818 - nothing went wrong
@@ -133,26 +108,23 @@ class PackedPass:
     """A forward pass over packed tokens and their layout; reaches attention through the model.
 
     Attributes:
+        tokens: ids of the packed tokens.
+        rows: the tokens whose logits are needed, by their places among the packed tokens.
         copies: shared beginnings to copy within the cache, (from, to, tokens) each; a source may be tokens of
             this pass.
         fused: whether prompts of any length go through the flash kernel.
         keeps: whether keys and values go to the cache; if not, they are there already.
         attends: whether the layer's output is needed.
-        ids, positions: of the packed tokens.
-        last: the tokens whose logits are needed.
-        asked: how many of ``last`` count, from the first on.
     """
 
     cache: Cache
     spans: Sequence[Span]
+    tokens: Sequence[int] = ()
+    rows: Sequence[int] = ()
     copies: Sequence[tuple[int, int, int]] = ()
     fused: bool = False
     keeps: bool = True
     attends: bool = True
-    ids: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    positions: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    last: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    asked: int = 0
     _hiding: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict, init=False)
     # Buffer for the scores of a block: otherwise the system allocates and clears pages per block.
     _scores: torch.Tensor = field(default_factory=lambda: torch.empty(0), init=False)
@@ -175,14 +147,13 @@ class PackedPass:
         Raises:
             KeysAreKept: the output is not needed.
         """
-        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        keys, values = states = self.cache.layers[layer]
         own_rows = self.spans[-1].at + self.spans[-1].tokens
         if self.keeps:
             keys.index_copy_(1, self._places, key[:, :own_rows])
             values.index_copy_(1, self._places, value[:, :own_rows])
             for there, here, many in self.copies:
-                for states in (keys, values):
-                    states[:, here : here + many] = states[:, there : there + many]
+                states[:, :, here : here + many] = states[:, :, there : there + many]
         if not self.attends:
             raise KeysAreKept
         heads, tokens, width = query.shape
@@ -192,7 +163,7 @@ class PackedPass:
         written = self._written if sinks is None else []
         for span in self.spans[: len(self.spans) - len(written)]:
             far = query.dtype == torch.float32 and span.have >= _FAR
-            if sinks is None and not span.kept and (self.fused or far):
+            if sinks is None and not span.stem_tokens and (self.fused or far):
                 own = slice(span.at, span.at + span.tokens)
                 known = slice(span.offset, span.offset + span.have)
                 new = query[:, own], key[:, own], value[:, own]
@@ -200,23 +171,20 @@ class PackedPass:
                 continue
             for first in range(0, span.tokens, _ROWS):
                 rows = min(_ROWS, span.tokens - first)
-                at, seen = span.at + first, span.have - span.kept + first + rows
-                looked = round_up(seen)
-                held = slice(span.offset, span.offset + looked)
-                near, nearby = keys[:, held], values[:, held]
-                if stem := round_up(span.kept):
-                    before = slice(span.stem, span.stem + stem)
-                    near = torch.cat([keys[:, before], near], 1)
-                    nearby = torch.cat([values[:, before], nearby], 1)
+                at, seen = span.at + first, span.have - span.stem_tokens + first + rows
+                looked = padded_length(seen)
+                near = states[:, :, span.offset : span.offset + looked]
+                if stem := padded_length(span.stem_tokens):
+                    near = torch.cat([states[:, :, span.stem : span.stem + stem], near], 2)
                 folded = query[:, at : at + rows].reshape(groups, -1, width)
-                near = near.contiguous()
-                size = folded[..., 0].numel() * near.shape[1]
+                near_keys = near[0].contiguous()
+                size = folded[..., 0].numel() * near_keys.shape[1]
                 if len(self._scores) < size:
                     self._scores = query.new_empty(size)
-                scores = self._scores[:size].view(groups, -1, near.shape[1])
-                torch.bmm(folded * scale, near.transpose(1, 2), out=scores)
+                scores = self._scores[:size].view(groups, -1, near_keys.shape[1])
+                torch.bmm(folded * scale, near_keys.transpose(1, 2), out=scores)
                 if stem:
-                    scores[..., span.kept : stem] = float("-inf")
+                    scores[..., span.stem_tokens : stem] = float("-inf")
                 own = scores.view(groups, -1, rows, stem + looked)
                 hidden = self._hidden(rows, looked - seen, scores)
                 own[..., -hidden.shape[1] :] += hidden
@@ -224,16 +192,15 @@ class PackedPass:
                     further = sinks.repeat_interleave(rows).view(groups, -1, 1)
                     scores = torch.cat([scores, further], -1)
                 weights = torch.softmax(scores, -1, out=scores)[..., : stem + looked]
-                answer = torch.matmul(weights, nearby)
+                answer = torch.matmul(weights, near[1])
                 out[at : at + rows] = answer.reshape(heads, rows, width).transpose(0, 1)
         if written:
             last = slice(own_rows - len(written), own_rows)
             queries = query[:, last].transpose(0, 1).reshape(-1, 1, groups, heads // groups, width)
-            near, nearby = keys.unsqueeze(0), values.unsqueeze(0)
-            answers = [
-                scaled_dot_product_attention(one, near[:, :, held], nearby[:, :, held], scale=scale)
-                for one, held in zip(queries.unbind(), written, strict=True)
-            ]
+            answers = []
+            for row, seen in zip(queries.unbind(), written, strict=True):
+                near = states[:, None, :, seen]
+                answers.append(scaled_dot_product_attention(row, near[0], near[1], scale=scale))
             out[last] = torch.cat(answers).view(-1, heads, width)
         out[own_rows:] = out[0]
         return out
@@ -241,11 +208,9 @@ class PackedPass:
     @property
     def narrow(self) -> PackedPass:
         """The packing of only the tokens whose logits are needed, for a layer whose keys and values are all kept."""
-        wanted = dict.fromkeys(self.last.tolist())
-        spans = (s for s in self.spans if s.at + s.tokens - 1 in wanted)
-        ends = [
-            replace(s, at=row, tokens=1, have=s.have + s.tokens - 1) for row, s in enumerate(spans)
-        ]
+        rows = set(self.rows)
+        spans = (s for s in self.spans if s.last in rows)
+        ends = [replace(s, at=i, tokens=1, have=s.have + s.tokens - 1) for i, s in enumerate(spans)]
         return PackedPass(self.cache, ends, fused=self.fused, keeps=False)
 
     @cached_property
@@ -257,16 +222,16 @@ class PackedPass:
     @cached_property
     def _places(self) -> torch.Tensor:
         """Cache positions of the packed tokens' keys and values: (tokens,)."""
-        begins = [(s.offset + s.have - s.kept, s.tokens) for s in self.spans]
+        begins = [(s.offset + s.have - s.stem_tokens, s.tokens) for s in self.spans]
         return torch.cat([torch.arange(first, first + tokens) for first, tokens in begins])
 
     def _hidden(self, rows: int, beyond: int, like: torch.Tensor) -> torch.Tensor:
         """Mask of 0 or minus infinity that hides later tokens from earlier ones, and keys ``beyond`` the last from all.
 
-        (rows, keys) for the last keys, a multiple of ``_KEYS``: sums over unaligned parts take several times as long.
+        (rows, keys) for the last keys, a multiple of ``STEP``: sums over unaligned parts take several times as long.
         """
         if (rows, beyond) not in self._hiding:
-            keys = round_up(rows + beyond)
+            keys = padded_length(rows + beyond)
             hidden = like.new_full((rows, keys), float("-inf"))
             self._hiding[rows, beyond] = hidden.triu(1 + keys - rows - beyond)
         return self._hiding[rows, beyond]
@@ -297,34 +262,6 @@ def _flash(
     share = torch.sigmoid(near_logs.reshape(query.shape[:2]) - far_logs.reshape(query.shape[:2]))
     mixed = torch.lerp(far.reshape(query.shape).float(), near[0].float(), share.unsqueeze(-1))
     return mixed.to(query.dtype)
-
-
-def pack(
-    ids: Sequence[int],
-    spans: Sequence[Span],
-    cache: Cache,
-    *,
-    asked: Sequence[Span] | None = None,
-    copies: Sequence[tuple[int, int, int]] = (),
-    fused: bool = False,
-) -> PackedPass:
-    """A pass over ``ids`` that ends in logits of the ``asked`` spans' last tokens; by default of all spans'."""
-    # Products with a single row take another code path, which rounds differently. Attention sees the row once.
-    double = 2 if len(ids) == 1 else 1
-    asked = spans if asked is None else asked
-    last = [s.at + s.tokens - 1 for s in asked]
-    return PackedPass(
-        cache,
-        spans,
-        copies,
-        fused,
-        ids=torch.tensor([*ids] * double),
-        positions=torch.cat([torch.arange(s.have, s.have + s.tokens) for s in spans]).repeat(
-            double
-        ),
-        last=torch.tensor(last * 2 if len(last) == 1 else last, dtype=torch.long),
-        asked=len(asked),
-    )
 
 
 def attend(

@@ -71,7 +71,6 @@ class CausalReader(PromptReader):
         self._ahead: _Call | None = None
 
     def prepare(self) -> None:
-        """See ``engine.reading.protocol.LoopReader``."""
         with refusals(self._spec.name):
             _ = self._allowance
 
@@ -104,32 +103,31 @@ class CausalReader(PromptReader):
         return batching.Allowance(device.batch_memory(self._spec, self._device, weights))
 
     def _loop(self, way: int, writer: Any, stats: ReaderStats) -> PackedModel | PaddedModel:
-        of, shares = (self._decoder, writer, stats), self._window is None and not self._alone
-        padded = PaddedModel(*of, shares=shares and way < continuing.UNSHARED)
+        parts, shares = (self._decoder, writer, stats), self._window is None and not self._alone
+        padded = PaddedModel(*parts, shares=shares and way < continuing.UNSHARED)
         if not self._packs or way != continuing.OWN:
             return padded
-        more: dict[str, Any] = {"head": self._head, "fused": self._spec.fused_attention}
+        options: dict[str, Any] = {"head": self._head, "fused": self._spec.fused_attention}
         if self._window:
-            return WindowedModel(*of, window=self._window, padded=padded, **more)
-        return PackedModel(*of, **more)
+            return WindowedModel(*parts, window=self._window, padded=padded, **options)
+        return PackedModel(*parts, **options)
 
     @property
     def reads_ahead(self) -> bool:
-        """See ``engine.reading.protocol.StartingReader``. Only written answers overlap with later reads."""
+        """Only written answers overlap with later reads. See ``engine.reading.protocol.StartingReader``."""
         return self._spec.writes and isinstance(self._model, PackedModel)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
-        """Continue each read's prompt. See ``engine.reading.protocol.Reader``."""
-        return self._do(_Call(self._reads(inputs)))
+        return self.start(inputs)()
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
         """Tokenize prompts; the previous call may read some. See ``engine.reading.protocol.StartingReader``."""
-        call, ahead = _Call(self._reads(inputs)), self.reads_ahead
-        if ahead:
+        call = _Call(self._reads(inputs))
+        if self.reads_ahead:
             self._waiting.append(weakref.ref(call))
-        return lambda: self._do(call, ahead=ahead)
+        return lambda: self._do(call)
 
-    def _do(self, call: _Call, *, ahead: bool = False) -> list[ReadOutput]:
+    def _do(self, call: _Call) -> list[ReadOutput]:
         """Do the reads of a call, and read prompts of the next waiting call while the last answers are written."""
         # In place: another thread may be starting a call.
         for waiting in [other for other in self._waiting if other() in (None, call)]:
@@ -142,9 +140,9 @@ class CausalReader(PromptReader):
         try:
             for _ in self._passes_of(call):
                 pass
-            answers = [answer for answer in call.written.values() if not isinstance(answer, str)]
+            answers = [a for a in call.answers.values() if isinstance(a, Continuation)]
             while self._model.is_writing(answers):
-                self._ahead = self._ahead or (self._next() if ahead else None)
+                self._ahead = self._ahead or self._next()
                 if self._ahead is None or not self._passes_ahead(self._ahead):
                     self._model.step()
         except BaseException as error:
@@ -182,8 +180,9 @@ class CausalReader(PromptReader):
         return next((call for call in calls if call and not call.failed), None)
 
     def _forget(self) -> None:
-        if self._ahead is not None:
-            self._ahead.restart()
+        """Discard reads done ahead of their call's turn."""
+        if (call := self._ahead) is not None:
+            call.answers, call.passes, call.failed = {}, None, True
         self._ahead = None
         self._model.drop()
 
@@ -195,11 +194,11 @@ class CausalReader(PromptReader):
         loop, reads = self._model, call.reads
         for i, read in enumerate(reads):
             if (refused := read.refused(self._positions)) is not None:
-                call.refused[i] = refused
-        readable = [i for i in range(len(reads)) if i not in call.refused]
+                call.answers[i] = refused
+        readable = [i for i in range(len(reads)) if i not in call.answers]
 
-        def passes(places: Sequence[int]) -> batching.Passes[list[Continuation | str]]:
-            return (yield from loop.passes([reads[readable[place]] for place in places]))
+        def passes(part: Sequence[int]) -> batching.Passes[list[Continuation | ReadOutput]]:
+            return (yield from loop.passes([reads[i] for i in part]))
 
         before = self.stats.memory_halvings
         for places in loop.batches(
@@ -207,11 +206,11 @@ class CausalReader(PromptReader):
             memory=self._allowance.bytes,
             max_tokens=1 if self._alone else self._spec.batch_tokens or self._most_tokens,
         ):
-            results = yield from batching.halving(
-                places, passes, lambda _, reason: reason, self._count_halving
+            batch = [readable[place] for place in places]
+            answers = yield from batching.halving(
+                batch, passes, lambda i, reason: reads[i].failed(reason), self._count_halving
             )
-            for place, result in zip(places, results, strict=True):
-                call.written[readable[place]] = result
+            call.answers |= zip(batch, answers, strict=True)
         if self.stats.memory_halvings > before:
             # Reads of later calls start smaller for a while: the same size would probably fail again.
             self._allowance.ran_out()
@@ -228,33 +227,21 @@ class _Call:
     """The reads of a call to ``read`` or ``start``.
 
     Attributes:
-        refused: outputs of refused reads, by their places.
-        written: outputs of the other reads, by their places; answers may be under way.
+        answers: by the places of reads, their answers, perhaps under way, or the outputs of refused and failed reads.
         passes: the passes that do the reads; None before the first.
         failed: whether reads failed ahead of the call's turn.
         owed: cost of passes ahead of the call's turn: tokens of prompts, tokens with padding, and nanoseconds.
     """
 
     reads: Sequence[PromptRead]
-    refused: dict[int, ReadOutput] = field(default_factory=dict)
-    written: dict[int, Continuation | str] = field(default_factory=dict)
+    answers: dict[int, Continuation | ReadOutput] = field(default_factory=dict)
     passes: Iterator[None] | None = None
     failed: bool = False
     owed: tuple[int, ...] = (0, 0, 0)
 
-    def restart(self) -> None:
-        """Discard reads done ahead of the call's turn."""
-        self.refused, self.written, self.passes, self.failed = {}, {}, None, True
-
     def outputs(self, rule: Rule) -> list[ReadOutput]:
-        outputs = dict(self.refused)
-        for i, answer in self.written.items():
-            read = self.reads[i]
-            if isinstance(answer, str):
-                outputs[i] = read.failed(answer)
-            else:
-                outputs[i] = answer.output(read, rule)
-        return [outputs[i] for i in range(len(self.reads))]
+        pairs = ((read, self.answers[i]) for i, read in enumerate(self.reads))
+        return [a if isinstance(a, ReadOutput) else a.output(read, rule) for read, a in pairs]
 
 
 def _window(config: PretrainedConfig) -> int | None:

@@ -29,7 +29,7 @@ from engine.sources.io.files import write_text
 
 # Tokens of the two texts, of their shared head, and of their answers: few, so that they fit any
 # window. One answer ends first, so that the loop must pick out the other one's row.
-_LENGTHS, _HEAD, _GIVEN = (7, 4), 2, (4, 6)
+_LENGTHS, _HEAD, _ANSWERS = (7, 4), 2, (4, 6)
 # Largest difference of logits, relative to their spread over the vocabulary; most tokens of a text must meet it, since
 # rounding sometimes chooses another expert. Among some 150 families with random weights and a trained model of 30 layers,
 # models that loops continue differed by at most 5e-6 in fp32, 0.003 in fp16 and 0.05 in bf16 (the trained one); models
@@ -46,19 +46,18 @@ OWN, PADDED, UNSHARED, ALONE = range(4)
 class ForcedWriter:
     """Replaces a ``Writer``: forces the given tokens as answers, and keeps their logits."""
 
-    padding, most = 0, max(_GIVEN)
+    padding, most = 0, max(_ANSWERS)
 
-    def __init__(self, given: Sequence[int]) -> None:
-        self._given = given
+    def __init__(self, forced: Sequence[int]) -> None:
+        self._forced = forced
         self.logits: dict[Continuation, list[torch.Tensor]] = {}
 
     def write(self, answers: Sequence[Continuation], logits: torch.Tensor) -> list[int]:
-        """See ``Writer.write``."""
         on = []
         for place, (answer, row) in enumerate(zip(answers, logits, strict=True)):
             self.logits.setdefault(answer, []).append(row.float().cpu())
-            most = _GIVEN[list(self.logits).index(answer)]
-            answer.tokens.append(self._given[len(answer.tokens)])
+            most = _ANSWERS[list(self.logits).index(answer)]
+            answer.tokens.append(self._forced[len(answer.tokens)])
             if len(answer.tokens) < most:
                 on.append(place)
         return on
@@ -81,7 +80,7 @@ def way_of(
     """
     # A single repeated token (unknown to a vocabulary of words) would hide errors: all mixtures would be equal.
     tokens = list(dict.fromkeys([*tokenizer.encode(_SAMPLE, add_special_tokens=False), 3, 4, 5]))
-    text = (tokens[: _LENGTHS[0] - _LENGTHS[1]] * sum(_LENGTHS) * 2)[: _LENGTHS[0] + max(_GIVEN)]
+    text = (tokens[: _LENGTHS[0] - _LENGTHS[1]] * sum(_LENGTHS) * 2)[: _LENGTHS[0] + max(_ANSWERS)]
 
     def find() -> tuple[int, str]:
         reason = ""
@@ -96,7 +95,7 @@ def way_of(
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:150]
         return -1, reason
 
-    return _kept(spec, model, find, "use `engine` vllm")
+    return _cached_way(spec, model, find, "use `engine` vllm")
 
 
 @torch.inference_mode()
@@ -125,7 +124,7 @@ def _is_continued(
 def check_encoder_decoder(model: Any, loop: T5, spec: ReaderSpec) -> None:
     """Refuse an encoder-decoder model that the loop continues unlike a forward pass, by an InputError."""
     texts = [[3 + i % 5 for i in range(length)] for length in _LENGTHS]
-    given = [int(model.generation_config.decoder_start_token_id or 0), *range(4, 7)]
+    forced = [int(model.generation_config.decoder_start_token_id or 0), *range(4, 7)]
 
     @torch.inference_mode()
     def find() -> tuple[int, str]:
@@ -133,15 +132,15 @@ def check_encoder_decoder(model: Any, loop: T5, spec: ReaderSpec) -> None:
         for slot, states in zip(encodings.slots, loop.encode(texts), strict=True):
             encodings.put(slot, states)
         decoding = loop.decoding(encodings, [[Part(slot, 0)] for slot in encodings.slots])
-        steps = [decoding.step([token] * len(texts)) for token in given]
+        steps = [decoding.step([token] * len(texts)) for token in forced]
         for text, ours in zip(texts, torch.stack(steps, 1).float().cpu(), strict=True):
-            ids, written = (torch.tensor([part], device=model.device) for part in (text, given))
+            ids, written = (torch.tensor([part], device=model.device) for part in (text, forced))
             right = model(input_ids=ids, decoder_input_ids=written, use_cache=False).logits[0]
             if not _are_alike(ours, right, model.dtype):
                 return -1, _DIFFERS
         return OWN, ""
 
-    _kept(spec, model, find, "give a model of the T5 family as transformers has it")
+    _cached_way(spec, model, find, "give a model of the T5 family as transformers has it")
 
 
 def _are_alike(ours: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -153,13 +152,15 @@ def _are_alike(ours: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> b
     return bool(((ours - right).norm(dim=-1) <= _BOUNDS[dtype] * spread).float().mean() > 0.5)
 
 
-def _kept(spec: ReaderSpec, model: Any, find: Callable[[], tuple[int, str]], remedy: str) -> int:
+def _cached_way(
+    spec: ReaderSpec, model: Any, find: Callable[[], tuple[int, str]], remedy: str
+) -> int:
     """The result of ``find``, cached by weights, code, versions, precision and device; an InputError if no way works."""
-    of = (
+    identity = (
         f"{spec.weights} {spec.code} {spec.fused_attention} {model.dtype} {READING_VERSION} "
         f"{torch.__version__} {transformers.__version__} {device.describe(gpu=model.device.type == 'cuda')}"
     )
-    file = cache_directory() / "loops" / digest(of.encode())
+    file = cache_directory() / "loops" / digest(identity.encode())
     way, reason = ALONE + 1, ""
     with contextlib.suppress(OSError, ValueError, TypeError):
         way, reason = json.loads(file.read_text(encoding="utf-8"))
@@ -168,10 +169,6 @@ def _kept(spec: ReaderSpec, model: Any, find: Callable[[], tuple[int, str]], rem
         with contextlib.suppress(OSError, WriteError):  # a later process finds it again
             write_text(json.dumps([way, reason]), file)
     if way < 0:
-        raise InputError(
-            f"a {model.config.model_type!r} model, which the loops of `engine` transformers do not continue ({reason})",
-            remedy,
-            "model.loop",
-            path=spec.name,
-        )
+        problem = f"a {model.config.model_type!r} model, which the loops of `engine` transformers do not continue ({reason})"
+        raise InputError(problem, remedy, "model.loop", path=spec.name)
     return way

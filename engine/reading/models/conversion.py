@@ -88,25 +88,25 @@ FACTORS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_fa
 def settle(header: GGUFReader, config: Any) -> None:
     """Update a configuration by the header; a ValueError names a key or tensor that cannot be applied or ignored."""
     family = header.fields["general.architecture"].contents()
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, field in header.fields.items():
         if key.startswith(f"{family}."):
-            said[key.removeprefix(f"{family}.")] = field.contents()
+            values[key.removeprefix(f"{family}.")] = field.contents()
         elif not key.startswith(_BESIDE) and (key, field.contents()) not in _WHOLE:
             raise ValueError(f"{key} of its header is {field.contents()!r}, which is not known")
     tensors = {t.name: t.data for t in header.tensors if t.name in (FACTORS, LONG, SHORT)}
-    done = _set_plain(said, config) | _set_positions(said, config, tensors)
-    for suffix, value in said.items():
+    handled = _set_plain(values, config) | _set_positions(values, config, tensors)
+    for suffix, value in values.items():
         idle = (0, 1) if _IDLE.fullmatch(suffix) else (_DEFAULTS.get(suffix, math.nan),)
-        if not (suffix in done or _SHAPES.fullmatch(suffix) or value in idle):
+        if not (suffix in handled or _SHAPES.fullmatch(suffix) or value in idle):
             raise ValueError(f"{suffix} of its header is {value!r}, which the model would not have")
 
 
-def _set_plain(said: Mapping[str, Any], config: Any) -> set[str]:
+def _set_plain(values: Mapping[str, Any], config: Any) -> set[str]:
     """Set all but rotary positions; returns the handled keys."""
-    defaults, done, kinds = type(config)(), set[str](), getattr(config, "layer_types", None)
+    defaults, handled, kinds = type(config)(), set[str](), getattr(config, "layer_types", None)
     slides = not kinds or "sliding_attention" in kinds
-    for suffix, value in said.items():
+    for suffix, value in values.items():
         names = _NAMES.get(suffix, (suffix.split(".")[-1],))
         name = next((name for name in names if hasattr(defaults, name)), None)
         if suffix == "attention.sliding_window" and value and not slides:
@@ -116,79 +116,82 @@ def _set_plain(said: Mapping[str, Any], config: Any) -> set[str]:
             value = max(value) if isinstance(value, list) and suffix.endswith("_kv") else value
             if not _same(getattr(config, name), value):
                 setattr(config, name, value)
-            done.add(suffix)
+            handled.add(suffix)
     width = _width(config)
-    if said.get("attention.key_length") == width:
-        done.add("attention.key_length")
-    if math.isclose(said.get("attention.scale", 0), width**-0.5, rel_tol=1e-5):
-        done.add("attention.scale")
+    if values.get("attention.key_length") == width:
+        handled.add("attention.key_length")
+    if math.isclose(values.get("attention.scale", 0), width**-0.5, rel_tol=1e-5):
+        handled.add("attention.scale")
     # Positions without a table, and key-value heads that are one or all, show in shapes.
-    done |= {"context_length"} if not hasattr(defaults, "max_position_embeddings") else set()
-    done |= {"attention.head_count_kv"} if not hasattr(defaults, "num_key_value_heads") else set()
-    if config.model_type == "bloom" and said.get("attention.max_alibi_bias") == 8:
-        done.add("attention.max_alibi_bias")
-    if config.model_type == "mistral" and "attention.sliding_window" not in said:
+    if not hasattr(defaults, "max_position_embeddings"):
+        handled.add("context_length")
+    if not hasattr(defaults, "num_key_value_heads"):
+        handled.add("attention.head_count_kv")
+    if config.model_type == "bloom" and values.get("attention.max_alibi_bias") == 8:
+        handled.add("attention.max_alibi_bias")
+    if config.model_type == "mistral" and "attention.sliding_window" not in values:
         config.sliding_window = None
     # The largest Gemma 2 and 3 have another scale, which no key shows (llama.cpp goes by the number of layers).
     if (config.model_type, config.num_hidden_layers) in (("gemma2", 46), ("gemma3_text", 62)):
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
-    if isinstance(pattern := said.get("attention.sliding_window_pattern"), list) and kinds:
-        config.layer_types = ["sliding_attention" if one else "full_attention" for one in pattern]
-        done.add("attention.sliding_window_pattern")
-    return done
+    if isinstance(pattern := values.get("attention.sliding_window_pattern"), list) and kinds:
+        types = ("full_attention", "sliding_attention")
+        config.layer_types = [types[bool(is_sliding)] for is_sliding in pattern]
+        handled.add("attention.sliding_window_pattern")
+    return handled
 
 
 def _set_positions(
-    said: Mapping[str, Any], config: Any, tensors: Mapping[str, np.ndarray]
+    values: Mapping[str, Any], config: Any, tensors: Mapping[str, np.ndarray]
 ) -> set[str]:
     """Set rotary positions and their scaling; returns the handled keys."""
     parameters = getattr(config, "rope_parameters", None)
     if not isinstance(parameters, dict):
         return set()
     whole = parameters.get("full_attention", parameters)
-    done = {"rope.scaling.original_context_length"}  # for scaling set below, if any
+    handled = {"rope.scaling.original_context_length"}  # for scaling set below, if any
     for suffix, part in (("", whole), ("_swa", parameters.get("sliding_attention"))):
-        base, dimensions = said.get(f"rope.freq_base{suffix}"), f"rope.dimension_count{suffix}"
+        base, dimensions = values.get(f"rope.freq_base{suffix}"), f"rope.dimension_count{suffix}"
         if base is not None and part is not None:
-            done.add(f"rope.freq_base{suffix}")
+            handled.add(f"rope.freq_base{suffix}")
             if not _same(part["rope_theta"], base):
                 part["rope_theta"] = base
-        if dimensions in said and part is not None:
+        if dimensions in values and part is not None:
             width = config.head_dim if suffix else _width(config)
-            share = said[dimensions] / width
+            share = values[dimensions] / width
             rotated = share == 1 or part.get("rope_type") == "proportional"
             if not rotated and "partial_rotary_factor" in part:
                 part["partial_rotary_factor"], rotated = share, True
                 if hasattr(type(config)(), "partial_rotary_factor"):
                     config.partial_rotary_factor = share
-            done |= {dimensions} if rotated else set()
-    factor = said.get("rope.scaling.factor", said.get("rope.scale_linear"))
-    kind = said.get("rope.scaling.type", "linear" if factor not in (None, 0, 1) else "none")
+            handled |= {dimensions} if rotated else set()
+    factor = values.get("rope.scaling.factor", values.get("rope.scale_linear"))
+    kind = values.get("rope.scaling.type", "linear" if factor not in (None, 0, 1) else "none")
     if LONG in tensors and SHORT in tensors:
         length = config.max_position_embeddings
-        original = said.get("rope.scaling.original_context_length", length)
+        original = values.get("rope.scaling.original_context_length", length)
         own = {"rope_type": "longrope", "factor": float(length / original)}
         own["original_max_position_embeddings"] = original
         own["long_factor"], own["short_factor"] = (tensors[name].tolist() for name in (LONG, SHORT))
-        if "rope.scaling.attn_factor" in said:
-            own["attention_factor"] = said["rope.scaling.attn_factor"]
-        done |= {"rope.scaling.attn_factor", *(["rope.scaling.type"] * (kind == "longrope"))}
+        if "rope.scaling.attn_factor" in values:
+            own["attention_factor"] = values["rope.scaling.attn_factor"]
+        handled |= {"rope.scaling.attn_factor", *(["rope.scaling.type"] * (kind == "longrope"))}
     elif FACTORS in tensors and whole.get("rope_type") != "proportional":
         own = _as_llama3(tensors[FACTORS], whole["rope_theta"])
     elif kind == "linear" and factor:
         own = {"rope_type": "linear", "factor": factor}
-        done |= {"rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"}
+        handled |= {"rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"}
     elif kind == "yarn" and factor:
         own = {"rope_type": "yarn", "factor": factor}
-        own |= {name: said[suffix] for suffix, name in _YARN.items() if suffix in said}
-        done |= {"rope.scaling.type", "rope.scaling.factor", *_YARN}
+        own |= {name: values[suffix] for suffix, name in _YARN.items() if suffix in values}
+        handled |= {"rope.scaling.type", "rope.scaling.factor", *_YARN}
     else:
-        return done
-    kept = ("rope_theta", "partial_rotary_factor", "truncate")
-    own |= {name: whole[name] for name in kept if name in whole}
+        return handled
+    unscaled = ("rope_theta", "partial_rotary_factor", "truncate")
+    own |= {name: whole[name] for name in unscaled if name in whole}
     whole.clear()
     whole.update(own)
-    return done
+    return handled
 
 
 def _as_llama3(factors: np.ndarray, base: float) -> dict[str, Any]:
@@ -226,15 +229,15 @@ def _as_llama3(factors: np.ndarray, base: float) -> dict[str, Any]:
 
 
 def _width(config: Any) -> int:
-    """Width of a head in layers that see all tokens."""
+    """The width of a head in layers that see all tokens."""
     names = ("global_head_dim", "head_dim", "d_kv")
     known = next(filter(None, (getattr(config, name, None) for name in names)), None)
     return int(known or config.hidden_size // getattr(config, "num_attention_heads", 1))
 
 
-def _same(one: Any, other: Any) -> bool:
-    numbers = isinstance(one, int | float) and isinstance(other, int | float)
-    return bool(np.float32(one) == np.float32(other)) if numbers else bool(one == other)
+def _same(own: Any, other: Any) -> bool:
+    numbers = isinstance(own, int | float) and isinstance(other, int | float)
+    return bool(np.float32(own) == np.float32(other)) if numbers else bool(own == other)
 
 
 # Parts of a converted model's address: to be raised with any change of the written files.
@@ -257,7 +260,7 @@ _TOKENIZER = (
 )
 # EncoderWrapper(encoder) around the stack and CheckpointWrapper(module) around each block.
 _WRAPPED = "encoder.encoder."
-_WRAPPED_BLOCK = re.compile(r"^encoder\.block\.(\d+)\.module\.")
+_WRAPPERS = re.compile(r"^encoder\.(?:encoder\.)?(?:(block\.\d+\.)module\.)?")
 
 
 def convert_gguf(source: Path, target: Path) -> None:
@@ -307,13 +310,11 @@ def convert_gguf(source: Path, target: Path) -> None:
             processor = TENSOR_PROCESSORS.get(family, TensorProcessor)
             used = get_gguf_hf_weights_map(model, processor(config=config.to_dict()))
             known = {name.removesuffix(".weight") for name in (*used, FACTORS, LONG, SHORT)}
-            names = (tensor.name for tensor in header.tensors)
-            if unused := sorted(
-                name for name in names if name.removesuffix(".weight") not in known
-            ):
-                raise ValueError(
-                    f"{len(unused)} of its tensors would not be used, {unused[0]} first"
-                )
+            names = [tensor.name for tensor in header.tensors]
+            unused = [name for name in names if name.removesuffix(".weight") not in known]
+            if unused:
+                reason = f"{len(unused)} of its tensors would not be used, {min(unused)} first"
+                raise ValueError(reason)
             added = _added(header)
             # The tokenizer's file records these flags, and is part of the digest that names stored reads.
             tokenizer = AutoTokenizer.from_pretrained(
@@ -325,12 +326,9 @@ def convert_gguf(source: Path, target: Path) -> None:
         raise
     except Exception as error:  # on a damaged file the libraries may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputError(
-            f"cannot be converted ({reason})",
-            "use a model that transformers reads",
-            "model.unconvertible",
-            path=source,
-        ) from None
+        problem = f"cannot be converted ({reason})"
+        remedy = "use a model that transformers reads"
+        raise InputError(problem, remedy, "model.unconvertible", path=source) from None
     finally:
         logging.set_verbosity(verbosity)
     model.save_pretrained(target)
@@ -339,7 +337,7 @@ def convert_gguf(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _parsed_once(source: Path) -> Iterator[GGUFReader]:
-    """Make transformers parse a header once, not thrice, 2 s each, and map the tensors' names once, not by module."""
+    """Make transformers parse a header once, not thrice, 2 s each, and map tensor names once, not by module."""
     import gguf
 
     parse = gguf.GGUFReader
@@ -355,22 +353,21 @@ def _parsed_once(source: Path) -> Iterator[GGUFReader]:
 
 
 def _added(header: GGUFReader) -> dict[str, bool]:
-    """Tokens that a GGUF file's tokenizer adds to a text (``add_bos_token``, ``add_eos_token``), by the header's flags,
-    or by llama.cpp's default for the kind of tokenizer.
+    """Whether a GGUF file's tokenizer adds tokens to a text: by the header's flags, else by llama.cpp's default.
 
     Source: ``llama_vocab::impl::load`` in llama.cpp's src/llama-vocab.cpp (commit 00ad355), for the kinds of
     tokenizer that transformers reads from GGUF files.
     """
     keys = ("model", "pre", "add_bos_token", "add_eos_token")
     fields = ((key, header.get_field(f"tokenizer.ggml.{key}")) for key in keys)
-    said = {key: field.contents() for key, field in fields if field is not None}
-    kind, pre = said.get("model"), said.get("pre")
+    values = {key: field.contents() for key, field in fields if field is not None}
+    kind, pre = values.get("model"), values.get("pre")
     added = {
         "add_bos_token": kind == "llama" or (kind == "gpt2" and pre in _BEGUN),
         "add_eos_token": kind == "t5",
     }
     for flag in added:
-        if (value := said.get(flag)) is not None:
+        if (value := values.get(flag)) is not None:
             if not isinstance(value, bool):
                 raise TypeError(f"{flag} is {value!r}")
             added[flag] = value
@@ -410,10 +407,8 @@ def convert_checkpoint(source: Path, target: Path) -> None:
     Pickles are read with ``weights_only``: tensors and nothing else, no code is run. Weights keep their precision;
     embeddings that T5 ties are written once.
 
-    Fusion-in-Decoder's own code needs transformers 3.0.2, where T5 had a relative position bias in the decoder's
-    cross-attention, and inputs without an end token. A checkpoint of wrapped weights with that bias keeps both: the
-    model becomes ``engine.reading.models.t5.FidT5`` and the tokenizer adds no token. An unwrapped T5 is read as by
-    transformers, without the bias.
+    A checkpoint of wrapped weights with a position bias in the decoder's cross-attention keeps it, as it keeps inputs
+    without an end token: the model becomes ``engine.reading.models.t5.FidT5``. Others are read as by transformers.
 
     Raises:
         InputError: the files hold more than tensors, the weights do not fit config.json, or there is no tokenizer.
@@ -431,45 +426,40 @@ def convert_checkpoint(source: Path, target: Path) -> None:
             "model.tokenizer",
             path=source,
         )
-    state, wrapped = _unwrapped(_load(source))
+    stored: dict[str, torch.Tensor] = {}
+    for file in _weight_files(source):
+        stored |= plain_tensors(file, "cpu")  # memory-mapped if the format allows
+    state = {_WRAPPERS.sub(r"encoder.\1", name): tensor for name, tensor in stored.items()}
+    wrapped = state.keys() != stored.keys()
     biased = wrapped and CROSS_BIAS in state and config["model_type"] == "t5"
     if not biased:
         state.pop(CROSS_BIAS, None)
     config["model_type"] = BIASED if biased else config["model_type"]
     model, tokenizer = _empty_model(source, config), load_tokenizer(source)
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     tied = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
     if config.get("tie_word_embeddings", config["model_type"] != "mt5"):
         tied.append("lm_head.weight")
-    _refuse_other_weights(source, state, expected, tied)
+    _refuse_other_weights(source, state, model.state_dict(), tied)
     shared = state["shared.weight"]
     for name in tied:
         copy = state.pop(name, shared)
         if copy.data_ptr() != shared.data_ptr() and not torch.equal(copy, shared):
-            raise InputError(
-                f"{name} is not the shared embeddings, which its config.json ties it to",
-                "give the checkpoint that its config.json belongs to",
-                "model.untied",
-                path=source,
-            )
+            problem = f"{name} is not the shared embeddings, which its config.json ties it to"
+            remedy = "give the checkpoint that its config.json belongs to"
+            raise InputError(problem, remedy, "model.untied", path=source)
     if len(tokenizer) > (rows := len(shared)):
-        raise InputError(
-            f"the tokenizer has {len(tokenizer)} tokens and the model {rows}",
-            "put the tokenizer that the model was trained with in the directory",
-            "model.vocabulary",
-            path=source,
-        )
+        problem = f"the tokenizer has {len(tokenizer)} tokens and the model {rows}"
+        remedy = "put the tokenizer that the model was trained with in the directory"
+        raise InputError(problem, remedy, "model.vocabulary", path=source)
     with torch.inference_mode():
         contiguous = {name: state[name].contiguous() for name in sorted(state)}
     save_file(contiguous, target / "model.safetensors", metadata={"format": "pt"})
     config["architectures"] = [type(model).__name__]
     (target / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    for name in ("generation_config.json", *_TOKENIZER):
+    for name in ("generation_config.json", *(() if biased else _TOKENIZER)):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
     if biased:
-        for name in _TOKENIZER:
-            (target / name).unlink(missing_ok=True)
         content = json.loads(tokenizer.backend_tokenizer.to_str())
         content["post_processor"] = None
         PreTrainedTokenizerFast(
@@ -478,14 +468,6 @@ def convert_checkpoint(source: Path, target: Path) -> None:
             pad_token=tokenizer.pad_token,
             unk_token=tokenizer.unk_token,
         ).save_pretrained(target)
-
-
-def _load(source: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint, memory-mapped if the format allows."""
-    state: dict[str, torch.Tensor] = {}
-    for file in _weight_files(source):
-        state |= plain_tensors(file, "cpu")
-    return state
 
 
 def _weight_files(source: Path) -> list[Path]:
@@ -507,17 +489,6 @@ def _weight_files(source: Path) -> list[Path]:
     return [source / name for name in names]
 
 
-def _unwrapped(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], bool]:
-    """Weights under T5's names, and whether any had another name."""
-    renamed = {
-        _WRAPPED_BLOCK.sub(
-            r"encoder.block.\1.", re.sub(r"^encoder\.encoder\.", "encoder.", name)
-        ): t
-        for name, t in state.items()
-    }
-    return renamed, set(renamed) != set(state)
-
-
 def _empty_model(source: Path, config: dict[str, Any]) -> PreTrainedModel:
     import torch
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
@@ -532,34 +503,27 @@ def _empty_model(source: Path, config: dict[str, Any]) -> PreTrainedModel:
             return model
     except Exception as error:  # the configuration or a layer refuses a value
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputError(
-            f"describes no model ({reason})",
-            "fetch it again",
-            "model.empty",
-            path=source / "config.json",
-        ) from None
+        problem = f"describes no model ({reason})"
+        remedy = "fetch it again"
+        raise InputError(problem, remedy, "model.empty", path=source / "config.json") from None
 
 
 def _refuse_other_weights(
     source: Path,
     state: Mapping[str, torch.Tensor],
-    expected: Mapping[str, tuple[int, ...]],
+    expected: Mapping[str, torch.Tensor],
     tied: Sequence[str],
 ) -> None:
-    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    for names, what in (
-        (expected.keys() - found.keys() - set(tied), "lacks"),
-        (found.keys() - expected.keys(), "has, and its config.json does not describe,"),
+    common = state.keys() & expected.keys()
+    for names, verb in (
+        (expected.keys() - state.keys() - set(tied), "lacks"),
+        (state.keys() - expected.keys(), "has, and its config.json does not describe,"),
         (
-            {name for name in found.keys() & expected.keys() if found[name] != expected[name]},
+            {name for name in common if state[name].shape != expected[name].shape},
             "has in other shapes than its config.json describes",
         ),
     ):
         if names:
-            first = min(names)
-            raise InputError(
-                f"{what} {len(names)} weights, {first} first",
-                "give a complete checkpoint with its own config.json",
-                "model.weights",
-                path=source,
-            )
+            problem = f"{verb} {len(names)} weights, {min(names)} first"
+            remedy = "give a complete checkpoint with its own config.json"
+            raise InputError(problem, remedy, "model.weights", path=source)

@@ -20,64 +20,11 @@ from transformers import GenerationConfig
 
 from engine.messages.errors import InputError
 from engine.reading.answers import INCOMPLETE, Rule, chosen, rule_of, scored, with_own
-from engine.reading.models.tokenizing import PromptRead, Tokenizer
+from engine.reading.models.tokenizing import PromptRead
 from engine.reading.protocol import Ended, ReaderSpec, ReadOutput
 
 Numbers = npt.NDArray[np.int64]
 _TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
-
-
-class Greedy:
-    """Changes logits like ``generate(do_sample=False)``, by transformers' own processors; ``most``: tokens at most.
-
-    Raises:
-        ValueError: transformers refuses a value.
-    """
-
-    def __init__(self, spec: ReaderSpec, model: Any, most: int) -> None:
-        self._model, self._most = model, most
-        settings = json.loads(spec.generation) if spec.writes and spec.generation else {}
-        self._settings: dict[str, Any] = settings
-        self._looks_at_input = any(name.startswith("encoder_") for name in settings)
-        self._made: dict[int, Any] = {}  # by the length of the input, which alone decides
-        if settings:
-            self._processors(Continuation(prompt=[0]))
-
-    def scores(self, logits: torch.Tensor, answers: Sequence[Continuation]) -> torch.Tensor:
-        """The logits of the answers' next tokens, (answers, vocabulary), changed by the settings."""
-        if not self._settings:
-            return logits
-        # In fp32, as in transformers; row by row, since lengths differ.
-        changed = [
-            self._processors(answer)(
-                self._tensor([*answer.prompt, *answer.tokens]), own_logits[None].float()
-            )
-            for answer, own_logits in zip(answers, logits, strict=True)
-        ]
-        return torch.cat(changed)
-
-    def _tensor(self, tokens: Sequence[int]) -> torch.Tensor:
-        return torch.tensor([tokens], device=self._model.device)
-
-    def _processors(self, answer: Continuation) -> Any:
-        length = len(answer.prompt)
-        if length not in self._made or self._looks_at_input:
-            own = self._model.generation_config
-            config = GenerationConfig(
-                **{name: getattr(own, name) for name in _TOKENS}, **self._settings
-            )
-            # ``generate`` derives these from its arguments and its input.
-            config.max_length = length + self._most
-            if config.min_new_tokens is not None:
-                config.min_length = config.min_new_tokens + length
-            self._model._prepare_special_tokens(config, device=self._model.device)
-            self._made[length] = self._model._get_logits_processor(
-                config,
-                input_ids_seq_length=length,
-                encoder_input_ids=self._tensor(answer.encoded or answer.prompt),
-                device=self._model.device,
-            )
-        return self._made[length]
 
 
 # Decoders that turn tokens into text one by one, so that more tokens only append text. For bytes, see
@@ -92,36 +39,6 @@ _METHODS = {
 }
 
 
-class Stops:
-    """The strings at which outputs end, and the closing tag of a thought that the prompt opens.
-
-    A token can complete a string only if the token's text has the string's last character. This holds for tokenizers
-    whose text grows token by token (``grows``); with other tokenizers every text is searched.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, rule: Rule) -> None:
-        self._tokenizer = tokenizer
-        stop = (*rule.stop, rule.tags[1]) if rule.opened else rule.stop
-        self._stop = stop
-        self._last = {string[-1] for string in stop}
-        # If spaces are cleaned up, a token's own text may lose a space that it has after other tokens.
-        cleans = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
-        strange = any(INCOMPLETE in string for string in stop)
-        self._always = bool(stop) and (cleans or strange or not grows(tokenizer))
-        self._ends: dict[int, bool] = {}
-
-    def may_end(self, token: int) -> bool:
-        """Whether a text that ends with this token may have a new stop string."""
-        if self._always or not self._stop:
-            return self._always
-        if token not in self._ends:
-            # Twice, since the first token of a text may lose its space.
-            text = self._tokenizer.decode([token, token], skip_special_tokens=True)
-            whole = text and INCOMPLETE not in text
-            self._ends[token] = not whole or not self._last.isdisjoint(text)
-        return self._ends[token]
-
-
 def grows(tokenizer: Any) -> bool:
     """Whether more tokens only append text, incomplete characters at the end and cleaned-up spaces aside.
 
@@ -131,15 +48,26 @@ def grows(tokenizer: Any) -> bool:
     methods = (getattr(type(tokenizer), name, None) for name in _METHODS)
     if [getattr(method, "__module__", "") for method in methods] != list(_METHODS.values()):
         return False
-    made = tokenizer.backend_tokenizer.decoder
-    if made is None:
+    own = tokenizer.backend_tokenizer.decoder
+    if own is None:
         return True
-    decoder = json.loads(made.__getstate__())  # as it is written in tokenizer.json
+    decoder = json.loads(own.__getstate__())  # as it is written in tokenizer.json
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     kinds = [step["type"] for step in steps]
     # After a joining step, a step changes the whole text, and only the beginning is safe.
     joined = next((at for at, kind in enumerate(kinds) if kind in _JOINING), len(kinds))
     return set(kinds) <= _TOKEN_BY_TOKEN and set(kinds[joined + 1 :]) <= {"Strip", "Fuse"}
+
+
+# Caches and tables allot room to sequences in multiples of this number, which kernels prefer. Attention hides the keys
+# beyond a sequence's end: libraries handle the remainder of a product or sum by another code path, which sometimes rounds
+# differently. A sequence's room follows from its own length alone, and so does every sum over its tokens.
+STEP = 32
+
+
+def padded_length(tokens: int) -> int:
+    """Room for a sequence of this many tokens."""
+    return -(-tokens // STEP) * STEP
 
 
 def to_device(device: torch.device, *parts: Numbers) -> list[torch.Tensor]:
@@ -194,7 +122,7 @@ class Continuation:
         return with_own(output, self.logs)
 
 
-def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> list[int]:
+def first_tokens(tokenizer: Any, choices: Sequence[str], name: str) -> list[int]:
     """The first tokens of choices; an InputError if two choices share theirs, or a choice has no token."""
     encoded = [tokenizer.encode(choice, add_special_tokens=False) for choice in choices]
     first = [next(iter(tokens), -1) for tokens in encoded]
@@ -224,8 +152,8 @@ def choose(
         shares = torch.stack([logits[:, token] for token in first], 1).float().softmax(-1)
     # Copied with the rest, in one synchronisation.
     broken = logits.isnan().any(-1, keepdim=True)
-    told = torch.cat([all_shares.sum(-1, keepdim=True), shares], 1).masked_fill(broken, math.nan)
-    rows: list[list[float]] = told.tolist()
+    masses = torch.cat([all_shares.sum(-1, keepdim=True), shares], 1)
+    rows: list[list[float]] = masses.masked_fill(broken, math.nan).tolist()
     if any(math.isnan(row[0]) for row in rows):
         raise _not_numbers()
     if len(choices) == 1:
@@ -258,7 +186,7 @@ def log_probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float
     (places,) = to_device(logits.device, np.array(tokens, dtype=np.int64))
     # Copies in fp32 of a few rows at a time.
     parts = zip(logits.split(32), places[:, None].split(32), strict=True)
-    gathered = [part.float().log_softmax(-1).gather(-1, of) for part, of in parts]
+    gathered = [part.float().log_softmax(-1).gather(-1, own) for part, own in parts]
     logs: list[float] = torch.cat(gathered)[:, 0].tolist()
     if any(map(math.isnan, logs)):
         raise _not_numbers()
@@ -272,29 +200,43 @@ def _not_numbers() -> ArithmeticError:
 class Writer:
     """Extends answers greedily, or chooses between given answers, by a specification.
 
+    An answer ends at an end token, a stop string or the limit of tokens. A token can complete a string (a stop string, or
+    the closing tag of a thought that the prompt opens) only if the token's text has the string's last character. This
+    holds for tokenizers whose text grows token by token (``grows``); with other tokenizers every text is searched.
+
     Attributes:
         most: tokens generated at most.
         padding: a token that is never read.
+
+    Raises:
+        ValueError: transformers refuses a generation setting.
     """
 
     def __init__(
-        self,
-        spec: ReaderSpec,
-        tokenizer: Tokenizer,
-        ends: frozenset[int],
-        model: torch.nn.Module | None = None,
+        self, spec: ReaderSpec, tokenizer: Any, ends: frozenset[int], model: Any = None
     ) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._model = tokenizer, model
         self._ends = ends
-        self._rule = rule_of(spec)
-        self._stops = Stops(tokenizer, self._rule)
+        self._rule = rule = rule_of(spec)
         self._most_of_answer = spec.max_new_tokens
         self._choices = spec.choices
         self._first = first_tokens(tokenizer, spec.choices, spec.name)
         self._scores = spec.scores
         self.most = 0 if spec.choices else spec.most_new_tokens
         self.padding = min(ends, default=0)
-        self._greedy = Greedy(spec, model, self.most)
+        strings = (*rule.stop, rule.tags[1]) if rule.opened else rule.stop
+        self._last = {string[-1] for string in strings}
+        # If spaces are cleaned up, a token's own text may lose a space that it has after other tokens.
+        cleans = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
+        strange = any(INCOMPLETE in string for string in strings)
+        self._searches_all = bool(strings) and (cleans or strange or not grows(tokenizer))
+        self._may_end: dict[int, bool] = {}  # by token
+        settings = json.loads(spec.generation) if spec.writes and spec.generation else {}
+        self._settings: dict[str, Any] = settings
+        self._looks_at_input = any(name.startswith("encoder_") for name in settings)
+        self._processors: dict[int, Any] = {}  # by the length of the input, which alone decides
+        if settings:
+            self._processors_of(Continuation(prompt=[0]))
 
     def write(self, answers: Sequence[Continuation], logits: torch.Tensor) -> list[int]:
         """Append the next token to answers, from logits (answers, vocabulary); returns places of unfinished answers."""
@@ -306,15 +248,42 @@ class Writer:
         if answers[0].target:  # of all answers of a call, or of none
             tokens = [answer.target[len(answer.tokens)] for answer in answers]
         else:
-            tokens = next_tokens(self._greedy.scores(logits, answers))
+            tokens = next_tokens(self._changed(logits, answers) if self._settings else logits)
         if self._scores:  # the model's own probabilities, before the settings changed logits
             for answer, log in zip(answers, log_probabilities(logits, tokens), strict=True):
                 answer.logs.append(log)
-        return [
-            place
-            for place, (answer, token) in enumerate(zip(answers, tokens, strict=True))
-            if self._take(answer, token)
-        ]
+        pairs = enumerate(zip(answers, tokens, strict=True))
+        return [place for place, (answer, token) in pairs if self._take(answer, token)]
+
+    def _changed(self, logits: torch.Tensor, answers: Sequence[Continuation]) -> torch.Tensor:
+        """Logits changed by the settings like ``generate(do_sample=False)``, by transformers' own processors."""
+        rows = []
+        for answer, row in zip(answers, logits, strict=True):  # one by one, since lengths differ
+            tokens = self._tensor([*answer.prompt, *answer.tokens])
+            rows.append(self._processors_of(answer)(tokens, row[None].float()))  # fp32 as there
+        return torch.cat(rows)
+
+    def _tensor(self, tokens: Sequence[int]) -> torch.Tensor:
+        return torch.tensor([tokens], device=self._model.device)
+
+    def _processors_of(self, answer: Continuation) -> Any:
+        length = len(answer.prompt)
+        if length not in self._processors or self._looks_at_input:
+            own = self._model.generation_config
+            tokens = {name: getattr(own, name) for name in _TOKENS}
+            config = GenerationConfig(**tokens, **self._settings)
+            # ``generate`` derives these from its arguments and its input.
+            config.max_length = length + self.most
+            if config.min_new_tokens is not None:
+                config.min_length = config.min_new_tokens + length
+            self._model._prepare_special_tokens(config, device=self._model.device)
+            self._processors[length] = self._model._get_logits_processor(
+                config,
+                input_ids_seq_length=length,
+                encoder_input_ids=self._tensor(answer.encoded or answer.prompt),
+                device=self._model.device,
+            )
+        return self._processors[length]
 
     def _take(self, answer: Continuation, token: int) -> bool:
         """Append a token; whether the answer goes on."""
@@ -322,21 +291,33 @@ class Writer:
             answer.tokens.append(token)
             return len(answer.tokens) < len(answer.target)
         if token in self._ends:
-            answer.text = self._text(answer)
+            answer.text = self._text(answer.tokens)
             return False
         answer.tokens.append(token)
         most = self.most
         if answer.begun or not self._rule.opened:
             most = min(most, answer.begun + self._most_of_answer)
         is_cut = len(answer.tokens) >= most
-        if not is_cut and not self._stops.may_end(token):
+        if not is_cut and not self._completes(token):
             return True
         answer.ended = "length" if is_cut else "end"
-        answer.text = self._text(answer)
+        answer.text = self._text(answer.tokens)
         parts = self._rule.parts(answer.text)
         if self._rule.opened and not answer.begun and not parts.is_thinking:
             answer.begun = len(answer.tokens)
         return not is_cut and not parts.is_ended
 
-    def _text(self, answer: Continuation) -> str:
-        return self._tokenizer.decode(answer.tokens, skip_special_tokens=True)
+    def _completes(self, token: int) -> bool:
+        """Whether a text that ends with this token may have a new string at which it ends."""
+        if self._searches_all or not self._last:
+            return self._searches_all
+        if token not in self._may_end:
+            # Twice, since the first token of a text may lose its space.
+            text = self._text([token, token])
+            whole = text and INCOMPLETE not in text
+            self._may_end[token] = not whole or not self._last.isdisjoint(text)
+        return self._may_end[token]
+
+    def _text(self, tokens: list[int]) -> str:
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=True)
+        return text

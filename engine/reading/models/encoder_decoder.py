@@ -20,9 +20,9 @@ from engine.machine import batching, device
 from engine.machine.model_files import end_tokens, refusals, shared_model, tokenizer_and_config
 from engine.reading.answers import rule_of
 from engine.reading.models import continuing
-from engine.reading.models.decoding import Continuation, Writer
+from engine.reading.models.decoding import Continuation, Writer, padded_length
 from engine.reading.models.t5 import T5
-from engine.reading.models.t5_attention import Encodings, Part, Slot, padded_length
+from engine.reading.models.t5_attention import Encodings, Part, Slot
 from engine.reading.models.tokenizing import Input, PromptRead, longest_input, parted, tokenize
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
@@ -32,7 +32,7 @@ CPU_CHUNK_TOKENS = 2048
 
 
 @dataclass(frozen=True)
-class _Read(PromptRead):
+class _EncoderRead(PromptRead):
     """A read; its ``tokens`` are those of all ``inputs``."""
 
     inputs: Sequence[Input] = ()
@@ -71,7 +71,6 @@ class EncoderDecoderReader:
         self._decoded_tokens = spec.batch_tokens or batching.UNBOUNDED
 
     def prepare(self) -> None:
-        """See ``engine.reading.protocol.LoopReader``."""
         with refusals(self._spec.name):
             _ = self._allowance
 
@@ -80,11 +79,10 @@ class EncoderDecoderReader:
         model, spec = self._weights, self._spec
         loop = T5(model, padded=self._padded, max_new_tokens=spec.max_new_tokens)
         continuing.check_encoder_decoder(model, loop, spec)
-        self._encode_cost = loop.encode_cost
         if measured := device.token_cost(self._device, partial(self._probe, loop)):
             # The stored bytes of a token are exact, and bound the measurement from below.
             per_token = max(measured[1], float(loop.kept_per_token))
-            self._encode_cost = replace(self._encode_cost, per_token=per_token)
+            loop.encode_cost = replace(loop.encode_cost, per_token=per_token)
             self.stats.token_bytes = int(measured[1])
         return loop
 
@@ -96,7 +94,6 @@ class EncoderDecoderReader:
         return batching.Allowance(device.batch_memory(self._spec, self._device, weights))
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
-        """Generate outputs from reads' inputs. See ``engine.reading.protocol.Reader``."""
         return self.start(inputs)()
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
@@ -104,29 +101,29 @@ class EncoderDecoderReader:
         reads = self._reads(inputs)
         return lambda: self._generated(reads)
 
-    def _reads(self, inputs: Sequence[Sequence[str]]) -> list[_Read]:
+    def _reads(self, inputs: Sequence[Sequence[str]]) -> list[_EncoderRead]:
         inputs, targets = parted(inputs, self._spec)
         unique = list(dict.fromkeys(text for texts in inputs for text in texts))
         items = dict(zip(unique, self._tokenize(unique), strict=True))
-        reads: list[_Read] = []
+        reads: list[_EncoderRead] = []
         for texts, target in zip(inputs, targets, strict=True):
             own = [items[text] for text in texts]
             tokens = [token for item in own for token in item.tokens]
             whole = len(tokens) + any(item.truncated for item in own)
             scored = () if target is None else self._tokenizer.encode(target)
-            reads.append(_Read(tokens, 0, scored, target, whole, own))
+            reads.append(_EncoderRead(tokens, 0, scored, target, whole, own))
         return reads
 
     def _tokenize(self, texts: Sequence[str]) -> list[Input]:
         special = self._spec.special_tokens
         return tokenize(self._tokenizer, texts, limit=self._limit, special_tokens=special)
 
-    def _generated(self, reads: Sequence[_Read]) -> list[ReadOutput]:
+    def _generated(self, reads: Sequence[_EncoderRead]) -> list[ReadOutput]:
         outputs: list[ReadOutput] = []
         for part in self._parts_in_memory(reads):
             before = self.stats.memory_halvings
             outputs += batching.run_halving(
-                part, self._read_together, _Read.failed, self._count_halving
+                part, self._read_together, _EncoderRead.failed, self._count_halving
             )
             if self.stats.memory_halvings > before:
                 # Later batches start smaller: the same size would fail again, for a while.
@@ -143,7 +140,7 @@ class EncoderDecoderReader:
         lengths = [self._limit] * whole + [rest] * (rest > 0)
         loop.encode([[self._start] * length for length in lengths])
 
-    def _parts_in_memory(self, reads: Sequence[_Read]) -> Iterator[Sequence[_Read]]:
+    def _parts_in_memory(self, reads: Sequence[_EncoderRead]) -> Iterator[Sequence[_EncoderRead]]:
         """Reads in a row whose encodings fit half of the memory; at least one read each."""
         first, items, taken = 0, set[Input](), 0
         for position, read in enumerate(reads):
@@ -162,7 +159,7 @@ class EncoderDecoderReader:
     def _kept_bytes(self, item: Input) -> int:
         return self._model.kept_per_token * padded_length(len(item.tokens))
 
-    def _read_together(self, reads: Sequence[_Read]) -> list[ReadOutput]:
+    def _read_together(self, reads: Sequence[_EncoderRead]) -> list[ReadOutput]:
         items = _placed(reads)
         encodings = self._model.encodings([len(item.tokens) for item in items])
         slots = dict(zip(items, encodings.slots, strict=True))
@@ -179,13 +176,11 @@ class EncoderDecoderReader:
             max_tokens=self._decoded_tokens,
         ):
             # Sorted, so that neighbours in memory are neighbours in the batch.
-            places = sorted(
-                (ready[place] for place in batch), key=lambda i: _where(reads[i], slots)
-            )
+            places = sorted((ready[at] for at in batch), key=lambda i: _where(reads[i], slots))
             results = batching.run_halving(
                 [reads[i] for i in places],
                 lambda part: self._decode(part, encodings, slots),
-                _Read.failed,
+                _EncoderRead.failed,
                 self._count_halving,
             )
             outputs |= zip(places, results, strict=True)
@@ -210,7 +205,7 @@ class EncoderDecoderReader:
 
         for chunk in batching.cut_batches(
             [len(item.tokens) for item in items],
-            cost=self._encode_cost,
+            cost=self._model.encode_cost,
             memory=self._allowance.bytes / 4,
             max_tokens=self._chunk_tokens,
         ):
@@ -218,13 +213,11 @@ class EncoderDecoderReader:
             failures = batching.run_halving(
                 batch, encode, lambda _, reason: reason, self._count_halving
             )
-            reasons |= {
-                item: reason for item, reason in zip(batch, failures, strict=True) if reason
-            }
+            reasons |= {item: why for item, why in zip(batch, failures, strict=True) if why}
         return reasons
 
     def _decode(
-        self, reads: Sequence[_Read], encodings: Encodings, slots: dict[Input, Slot]
+        self, reads: Sequence[_EncoderRead], encodings: Encodings, slots: dict[Input, Slot]
     ) -> list[ReadOutput]:
         """Outputs of reads, decoded in lock-step; finished reads leave the batch."""
         decoding = self._model.decoding(encodings, [_parts(read, slots) for read in reads])
@@ -247,10 +240,8 @@ def _order(item: Input) -> tuple[int, tuple[int, ...]]:
     return padded_length(len(item.tokens)), item.tokens
 
 
-def _placed(reads: Sequence[_Read]) -> list[Input]:
-    """Distinct inputs of reads in the order of storage: inputs of a fused read together, by length; further inputs of
-    single reads at the end, by length.
-    """
+def _placed(reads: Sequence[_EncoderRead]) -> list[Input]:
+    """Distinct inputs in the order of storage: those of a fused read together, then those of single reads; by length."""
     placed: dict[Input, None] = {}
     for read in reads:
         if len(read.inputs) > 1:
@@ -259,13 +250,13 @@ def _placed(reads: Sequence[_Read]) -> list[Input]:
     return [*placed, *sorted(single, key=_order)]
 
 
-def _where(read: _Read, slots: dict[Input, Slot]) -> tuple[int, int, int]:
+def _where(read: _EncoderRead, slots: dict[Input, Slot]) -> tuple[int, int, int]:
     """A sort key: single reads by the place of their input in storage, then fused reads."""
     slot = slots[read.inputs[0]]
     return len(read.inputs), slot.padded, slot.place
 
 
-def _parts(read: _Read, slots: dict[Input, Slot]) -> list[Part]:
+def _parts(read: _EncoderRead, slots: dict[Input, Slot]) -> list[Part]:
     """A read's inputs in the order of storage, so that neighbours stay neighbours."""
     offsets = accumulate((len(item.tokens) for item in read.inputs), initial=0)
     placed = sorted(zip(read.inputs, offsets, strict=False), key=lambda pair: _order(pair[0]))

@@ -91,9 +91,8 @@ class _OneDnnLinear(torch.nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """The product with the weights: (..., outputs)."""
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-            states, self.weight, self.bias, "none", [], ""
-        )
+        linear = torch.ops.mkldnn._linear_pointwise
+        product: torch.Tensor = linear(states, self.weight, self.bias, "none", [], "")
         return product
 
 

@@ -23,9 +23,9 @@ import torch
 
 from engine.machine import batching
 from engine.reading.models import attention
-from engine.reading.models.attention import Cache, KeysAreKept, PackedPass, Span, pack, round_up
-from engine.reading.models.decoding import Continuation, Writer, log_probabilities
-from engine.reading.models.padded import PaddedModel
+from engine.reading.models.attention import Cache, KeysAreKept, PackedPass, Span
+from engine.reading.models.decoding import Continuation, Writer, log_probabilities, padded_length
+from engine.reading.models.padded import PaddedModel, activation_bytes, layer_sizes
 from engine.reading.models.tokenizing import PromptRead, Segment, common_length, segments
 from engine.reading.protocol import ReaderStats
 
@@ -64,9 +64,7 @@ class PackedModel:
         self._writer = writer
         self._stats = stats
         layers: int = config.num_hidden_layers
-        heads: int = config.num_attention_heads
-        groups: int = getattr(config, "num_key_value_heads", 0) or heads
-        width: int = getattr(config, "head_dim", None) or config.hidden_size // heads
+        _, groups, width, inner = layer_sizes(config)
         self._shape = {"layers": layers, "groups": groups, "width": width, "dtype": model.dtype}
         self._fused = fused
         self._head = list(head)
@@ -79,12 +77,9 @@ class PackedModel:
         self._most = _WHOLE_CHUNK
         item = torch.empty((), dtype=model.dtype).element_size()
         self._cached_token_bytes = 2 * layers * groups * width * item
-        # Until measured: the states in and out, the gate and up projections and their product, and
-        # one copy of the states in fp32 (norms).
-        inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        # Until measured.
         self._chunk_bytes = 0.0
-        self._token_bytes = float(item * (6 * config.hidden_size + 3 * inner))
-        self._token_bytes += 4 * config.hidden_size
+        self._token_bytes = activation_bytes(config.hidden_size, inner, item)
         self._logits_bytes = 2 * item * config.vocab_size
 
     @torch.inference_mode()
@@ -92,7 +87,7 @@ class PackedModel:
         """Run a text of so many tokens, to measure its memory."""
         self._head_states()
         span = Span(0, tokens, self._make_room(tokens), 0)
-        self._forward(self._pack([0] * tokens, [span]))
+        self._forward(self._pack([0] * tokens, [span], [span.last]))
         self.drop()
 
     def learn(self, fixed: float, per_token: float) -> None:
@@ -114,43 +109,43 @@ class PackedModel:
         self._most = _WHOLE_CHUNK
 
     def batches(
-        self, asked: Sequence[PromptRead], *, memory: float, max_tokens: int
+        self, reads: Sequence[PromptRead], *, memory: float, max_tokens: int
     ) -> Iterator[list[int]]:
-        """Places of ``asked`` in groups, of at least one, that fit ``memory`` bytes and ``max_tokens``.
+        """Places of ``reads`` in groups, of at least one, that fit ``memory`` bytes and ``max_tokens``.
 
         Texts that begin alike stand together. Chunks take half of the memory at most; keys and values of texts and of
         answers under way take the rest. Answers are continued until the next text fits beside them.
         """
         # If targets are scored, any token of a chunk may need logits.
-        token_bytes = self._token_bytes + self._logits_bytes * any(a.target for a in asked)
+        token_bytes = self._token_bytes + self._logits_bytes * any(read.target for read in reads)
         by_memory = int((memory / 2 - self._chunk_bytes) / token_bytes)
         self._chunk = max(_LEAST_CHUNK, min(self._most, by_memory))
         left = memory - self._chunk_bytes - token_bytes * self._chunk
         left -= self._cached_token_bytes * len(self._head)
-        order = sorted(range(len(asked)), key=lambda place: asked[place].tokens)
+        order = sorted(range(len(reads)), key=lambda place: reads[place].tokens)
 
         most = min(max_tokens, int(left / self._cached_token_bytes))
         # One size from the first batch on: a growing cache leaves gaps too small for its successor.
-        needed = sum(round_up(a.room(self._writer.most)) for a in asked)
+        needed = sum(padded_length(read.room(self._writer.most)) for read in reads)
         self._room, self._bound = (most if needed > most else 0), most
 
         group: list[int] = []
         taken = 0
         for place in order:
-            tokens, target = asked[place].tokens, asked[place].target
-            before = asked[group[-1]].tokens if group else []
-            room = round_up(asked[place].room(self._writer.most))
+            tokens, target = reads[place].tokens, reads[place].target
+            before = reads[group[-1]].tokens if group else []
+            room = padded_length(reads[place].room(self._writer.most))
             if target:  # it stands apart, behind a prompt that targets may share
-                room = round_up(len(target)) + (tokens != before) * round_up(len(tokens))
+                room = padded_length(len(target)) + (tokens != before) * padded_length(len(tokens))
             shared = 0
             if group:  # a beginning shared with its neighbour may become a separate segment
                 length = common_length(tokens, before)
                 alone = length <= len(self._head) or (target and tokens == before)
-                shared = 0 if alone else round_up(length)
+                shared = 0 if alone else padded_length(length)
                 if taken + room + shared > most:
                     yield group
                     group, shared = [], 0
-                    room += bool(target and tokens == before) * round_up(len(tokens))
+                    room += bool(target and tokens == before) * padded_length(len(tokens))
             if not group:
                 # A batch of few texts has few beginnings in common.
                 worth = max(room, min(needed, most // 4))
@@ -163,17 +158,17 @@ class PackedModel:
             yield group
 
     @torch.inference_mode()
-    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
+    def passes(self, reads: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
         """Continue texts, or score the targets behind them.
 
         Only ``step`` may come between passes; answers may be under way at the end.
         """
-        if any(a.target for a in asked):
+        if any(read.target for read in reads):
             yield
-            return self._scored(asked)
-        written, before = [Continuation(prompt=a.tokens) for a in asked], [*self._going]
+            return self._scored(reads)
+        written, before = [Continuation(prompt=read.tokens) for read in reads], [*self._going]
         try:
-            texts = [a.tokens for a in asked]
+            texts = [read.tokens for read in reads]
             yield from self._prefill(texts, self._place(texts), written)
         except Exception:  # the caller may retry these texts
             self._going = [answer for answer in before if answer in self._going]
@@ -197,13 +192,13 @@ class PackedModel:
         """Discard the answers under way and the cache."""
         self._going, self._cache = [], None
 
-    def _scored(self, asked: Sequence[PromptRead]) -> list[Continuation]:
+    def _scored(self, reads: Sequence[PromptRead]) -> list[Continuation]:
         """Score the targets, which attend to the keys and values of their prompt: it is computed once."""
-        written = [Continuation() for _ in asked]
-        texts = [[a.tokens[-1], *a.target[:-1]] for a in asked]  # from the prompt's last
-        prompts = [tuple(a.tokens[:-1] or a.tokens) for a in asked]
+        written = [Continuation() for _ in reads]
+        texts = [[read.tokens[-1], *read.target[:-1]] for read in reads]  # from the prompt's last
+        prompts = [tuple(read.tokens[:-1] or read.tokens) for read in reads]
         places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
-        rooms = [round_up(len(text)) for text in texts]
+        rooms = [padded_length(len(text)) for text in texts]
         stems = [*map(list, places)]
         parts, begun, end = placed = self._place(stems, more=sum(rooms))
         for _ in self._prefill(stems, placed):
@@ -214,23 +209,22 @@ class PackedModel:
             spans: list[Span] = []
             ids: list[int] = []
             for i, first, last in pieces:
-                kept, stem = len(asked[i].tokens) - 1, offsets[places[prompts[i]]]
-                spans.append(Span(len(ids), last - first, begins[i], kept + first, stem, kept))
+                before, stem = len(reads[i].tokens) - 1, offsets[places[prompts[i]]]
+                spans.append(Span(len(ids), last - first, begins[i], before + first, stem, before))
                 ids += texts[i][first:last]
-            of = self._pack(ids, spans)
-            logits = self._forward(replace(of, last=torch.arange(len(of.ids)), asked=len(ids)))
-            given = [(i, token) for i, *at in pieces for token in asked[i].target[slice(*at)]]
-            logs = log_probabilities(logits, [token for _, token in given])
-            for (i, _), log in zip(given, logs, strict=True):
+            logits = self._forward(self._pack(ids, spans, range(len(ids))))
+            targets = [(i, token) for i, *at in pieces for token in reads[i].target[slice(*at)]]
+            logs = log_probabilities(logits, [token for _, token in targets])
+            for (i, _), log in zip(targets, logs, strict=True):
                 written[i].logs.append(log)
         return written
 
     def _place(self, sequences: Sequence[list[int]], *, more: int | None = None) -> _Places:
         """Places of texts in the cache, with room for their answers, or for ``more`` tokens after all texts."""
-        done = [min(common_length(self._head, s), len(s) - 1) for s in sequences]
-        parts = segments(sequences, done)
+        computed = [min(common_length(self._head, s), len(s) - 1) for s in sequences]
+        parts = segments(sequences, computed)
         most = self._writer.most if more is None else 0
-        rooms = [round_up(part.end + most * part.whole) for part in parts]
+        rooms = [padded_length(part.end + most * part.whole) for part in parts]
         first = self._make_room(sum(rooms) + (more or 0))
         *offsets, end = accumulate(rooms, initial=first)
         return parts, offsets, end
@@ -244,7 +238,8 @@ class PackedModel:
         assert self._cache is not None
         for part, offset in zip(parts, offsets, strict=True):
             if part.start and part.parent < 0:
-                self._cache.copy_from(head, 0, offset, part.start)
+                for layer, states in zip(self._cache.layers, head.layers, strict=True):
+                    layer[:, :, offset : offset + part.start] = states[:, :, : part.start]
         every = [(i, part.start, part.end) for i, part in enumerate(parts)]
         for pieces in _chunks(every, self._chunk):
             spans: list[Span] = []
@@ -281,9 +276,9 @@ class PackedModel:
             Span(at, 1, answer.offset, _length(answer) - 1, writing=True)
             for at, answer in enumerate(going, start=len(ids))
         ]
-        asked = [*(span for span, _ in begun), *writing]
-        logits = self._forward(self._pack([*ids, *lasts], [*spans, *writing], asked, copies))
-        if not asked:
+        rows = [span.last for span in (*(span for span, _ in begun), *writing)]
+        logits = self._forward(self._pack([*ids, *lasts], [*spans, *writing], rows, copies))
+        if not rows:
             return
         going = [*(answer for _, answer in begun), *going]
         try:
@@ -303,26 +298,24 @@ class PackedModel:
         cache = cache or Cache.empty(0, **self._shape)
         needed = max(end + room, self._room)
         # A larger cache is left of a call with more memory.
-        fresh = fresh or cache.keys[0].shape[1] > round_up(max(needed, self._bound))
-        moves = [
-            (answer.offset, begin, _length(answer))
-            for answer, begin in zip(self._going, begins, strict=True)
-        ]
+        fresh = fresh or cache.layers[0].shape[2] > padded_length(max(needed, self._bound))
+        places = list(zip(self._going, begins, strict=True))
+        moves = [(answer.offset, begin, _length(answer)) for answer, begin in places]
         cache.gather(moves, needed, fresh=fresh)
-        for answer, begin in zip(self._going, begins, strict=True):
+        for answer, begin in places:
             answer.offset = begin
         self._cache = cache
         return end
 
     def _rooms(self) -> list[int]:
-        return [round_up(len(answer.prompt) + self._writer.most) for answer in self._going]
+        return [padded_length(len(answer.prompt) + self._writer.most) for answer in self._going]
 
     def _head_states(self) -> Cache:
         if self._head_cache is None:
             cache = Cache.empty(len(self._head), **self._shape)
             if self._head:
-                of = [Span(0, len(self._head), 0, 0)]
-                self._forward(pack(self._head, of, cache, asked=[], fused=self._fused))
+                spans = [Span(0, len(self._head), 0, 0)]
+                self._forward(PackedPass(cache, spans, self._head, fused=self._fused))
                 self._stats.prompt_tokens += len(self._head)
                 self._stats.padded_tokens += len(self._head)
             self._head_cache = cache
@@ -332,38 +325,40 @@ class PackedModel:
         self,
         ids: Sequence[int],
         spans: Sequence[Span],
-        asked: Sequence[Span] | None = None,
+        rows: Sequence[int],
         copies: Sequence[tuple[int, int, int]] = (),
     ) -> PackedPass:
         assert self._cache is not None
-        return pack(ids, spans, self._cache, asked=asked, copies=copies, fused=self._fused)
+        return PackedPass(self._cache, spans, ids, rows, copies, self._fused)
 
-    def _forward(self, of: PackedPass) -> torch.Tensor:
-        """The requested logits, (asked, vocabulary). Beyond keys and values, the last layer runs on their tokens alone."""
+    def _forward(self, packing: PackedPass) -> torch.Tensor:
+        """The logits of the pass's rows, (rows, vocabulary). Beyond keys and values, the last layer runs on them alone."""
+        ids, rows = _at_least_two(packing.tokens), _at_least_two(packing.rows)
+        positions = [at for s in packing.spans for at in range(s.have, s.have + s.tokens)]
 
-        def narrow(layer: Any, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
+        def narrow(layer: Any, inputs: tuple[Any, ...], more: dict[str, Any]) -> Any:
             try:
-                layer.forward(*given, **more | {"packing": replace(of, attends=False)})
+                layer.forward(*inputs, **more | {"packing": replace(packing, attends=False)})
             except KeysAreKept:
-                if not of.asked:
+                if not packing.rows:
                     raise
-            turned = tuple(part[:, of.last] for part in more["position_embeddings"])
-            more = more | {"position_embeddings": turned, "packing": of.narrow}
-            return (given[0][:, of.last], *given[1:]), more
+            turned = tuple(part[:, rows] for part in more["position_embeddings"])
+            more = more | {"position_embeddings": turned, "packing": packing.narrow}
+            return (inputs[0][:, rows], *inputs[1:]), more
 
         config = self._model.config
         with self._lock:
             own, config._attn_implementation = config._attn_implementation, attention.ATTENTION
-            narrows = len(of.last) < len(of.ids)
+            narrows = len(rows) < len(ids)
             last = self._model.get_decoder().layers[-1]
             hook = last.register_forward_pre_hook(narrow, with_kwargs=True) if narrows else None
             try:
                 out = self._model(
-                    input_ids=of.ids.unsqueeze(0),
-                    position_ids=of.positions.unsqueeze(0),
+                    input_ids=ids.unsqueeze(0),
+                    position_ids=_at_least_two(positions).unsqueeze(0),
                     use_cache=False,
-                    logits_to_keep=0 if narrows else of.last,
-                    packing=of,
+                    logits_to_keep=0 if narrows else rows,
+                    packing=packing,
                 )
             except KeysAreKept:
                 return torch.empty((0, config.vocab_size))
@@ -371,7 +366,12 @@ class PackedModel:
                 config._attn_implementation = own
                 if hook:
                     hook.remove()
-        return out.logits[0, : of.asked]
+        return out.logits[0, : len(packing.rows)]
+
+
+def _at_least_two(numbers: Sequence[int]) -> torch.Tensor:
+    """A single one twice: products with one row take another code path, which rounds differently."""
+    return torch.tensor([*numbers] * (2 if len(numbers) == 1 else 1), dtype=torch.long)
 
 
 def _length(answer: Continuation) -> int:
@@ -399,31 +399,23 @@ class WindowedModel(PackedModel):
     """A model with layers that attend within a ``window``: texts that fit run packed, others ``padded``."""
 
     def __init__(
-        self,
-        model: Any,
-        writer: Writer,
-        *more: Any,
-        window: int,
-        padded: PaddedModel,
-        head: list[int],
-        fused: bool = False,
+        self, *parts: Any, window: int, padded: PaddedModel, head: list[int], **options: Any
     ) -> None:
         self._padded, self._window = padded, window
-        super().__init__(model, writer, *more, head=head[:window], fused=fused)
+        super().__init__(*parts, head=head[:window], **options)
 
-    def batches(self, asked: Sequence[PromptRead], **most: Any) -> Iterator[list[int]]:
+    def batches(self, reads: Sequence[PromptRead], **most: Any) -> Iterator[list[int]]:
         """See ``PackedModel``. All texts of a batch run the same way."""
         for fits, way in ((True, super().batches), (False, self._padded.batches)):
-            own = [place for place, text in enumerate(asked) if self._fits(text) is fits]
+            own = [place for place, text in enumerate(reads) if self._fits(text) is fits]
             if own and not fits:  # padded batches may have all of the memory
                 self.finish()
                 self.drop()
-            for batch in way([asked[place] for place in own], **most):
+            for batch in way([reads[place] for place in own], **most):
                 yield [own[place] for place in batch]
 
-    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
-        """Continue the texts of a batch, or of its part."""
-        return super().passes(asked) if self._fits(asked[0]) else self._padded.passes(asked)
+    def passes(self, reads: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
+        return super().passes(reads) if self._fits(reads[0]) else self._padded.passes(reads)
 
     def _fits(self, text: PromptRead) -> bool:
         # No pass runs on the last token.

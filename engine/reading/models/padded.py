@@ -6,8 +6,9 @@ support. First tokens shared by a batch are computed once, and their keys and va
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby, islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,24 @@ from engine.machine import batching
 from engine.reading.models.decoding import Continuation, Writer, log_probabilities, to_device
 from engine.reading.models.tokenizing import PromptRead
 from engine.reading.protocol import ReaderStats
+
+
+def layer_sizes(config: Any) -> tuple[int, int, int, int]:
+    """Heads, groups, width of a head, and width of the feed-forward layer."""
+    heads = config.num_attention_heads
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return (
+        heads,
+        groups,
+        width,
+        getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+    )
+
+
+def activation_bytes(hidden: int, inner: int, item: int) -> float:
+    """Bytes of a token at the widest point of a layer: states in and out, gate, up and product; and a copy in fp32."""
+    return float(item * (6 * hidden + 3 * inner) + 4 * hidden)
 
 
 class PaddedModel:
@@ -63,24 +82,13 @@ class PaddedModel:
         # Layers differ in some models (Gemma 4).
         differ = getattr(config, "is_heterogeneous", False)
         layers = [*config.per_layer_config] if differ else [config] * config.num_hidden_layers
-        shapes = [
-            (
-                layer.num_attention_heads,
-                getattr(layer, "num_key_value_heads", None) or layer.num_attention_heads,
-                getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads,
-            )
-            for layer in layers
-        ]
-        inner = max(
-            getattr(layer, "intermediate_size", None) or 4 * layer.hidden_size for layer in layers
-        )
-        keys_values = 2 * sum(groups * head for _, groups, head in shapes) * item
-        # Memory at the widest point of a layer: the states in and out, the gate and up projections
-        # and their product, in the model's precision, and one copy of the states in fp32 (norms).
-        activations = float(item * (6 * config.hidden_size + 3 * inner) + 4 * config.hidden_size)
+        sizes = [layer_sizes(layer) for layer in layers]
+        keys_values = 2 * sum(groups * width for _, groups, width, _ in sizes) * item
+        inner = max(inner for *_, inner in sizes)
+        activations = activation_bytes(config.hidden_size, inner, item)
         if self._token_bytes is not None:
             activations = max(1.0, self._token_bytes - keys_values)
-        mask = item * (1 + max(heads // groups for heads, groups, _ in shapes))
+        mask = item * (1 + max(heads // groups for heads, groups, *_ in sizes))
         return batching.MemoryCost(
             # A growing cache is copied once as it grows, hence twice the keys and values.
             # Logits are in the model's precision, and may exist twice if they are scaled.
@@ -100,7 +108,7 @@ class PaddedModel:
             text = texts[place]
             return tuple(text.tokens[: self._shared([text])])
 
-        for shared, places in itertools.groupby(sorted(range(len(texts)), key=head), key=head):
+        for shared, places in groupby(sorted(range(len(texts)), key=head), key=head):
             together = list(places)
             for batch in batching.cut_batches(
                 [texts[place].room(1) - 1 - len(shared) for place in together],
@@ -110,9 +118,9 @@ class PaddedModel:
             ):
                 yield [together[i] for i in batch]
 
-    def _shared(self, asked: Sequence[PromptRead]) -> int:
+    def _shared(self, reads: Sequence[PromptRead]) -> int:
         """The number of first tokens that the texts of a batch share; the last token of a text is never shared."""
-        return min(min(a.head, len(a.tokens) - 1) for a in asked) if self._shares else 0
+        return min(min(read.head, len(read.tokens) - 1) for read in reads) if self._shares else 0
 
     def _head_states(self, head: list[int]) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
         if head != self._states_of:
@@ -135,15 +143,15 @@ class PaddedModel:
         """Nothing is under way: see ``passes``."""
 
     @torch.inference_mode()
-    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
+    def passes(self, reads: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
         """Continue texts that share a head, as one batch, until all are finished."""
         yield
-        shared = self._shared(asked)
-        rest = [[*a.tokens[shared:], *a.target[:-1]] for a in asked]
+        shared = self._shared(reads)
+        rest = [[*read.tokens[shared:], *read.target[:-1]] for read in reads]
         rows, length = len(rest), max(map(len, rest))
         cache = DynamicCache(config=self._model.config)
         if shared:
-            for layer, (keys, values) in enumerate(self._head_states(asked[0].tokens[:shared])):
+            for layer, (keys, values) in enumerate(self._head_states(reads[0].tokens[:shared])):
                 cache.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), layer)
         # Padding stands between the head and the rest, so that every row ends at the same place.
         texts = np.full((rows, length), self._writer.padding, dtype=np.int64)
@@ -154,33 +162,29 @@ class PaddedModel:
         step, mask = to_device(self._device, texts, seen)
         positions = (mask.cumsum(1) - 1)[:, shared:].clamp(min=0)
         self._stats.padded_tokens += rows * length
-        self._stats.prompt_tokens += sum(len(a.tokens) - shared for a in asked)
+        self._stats.prompt_tokens += sum(len(read.tokens) - shared for read in reads)
 
-        if keep := max(len(a.target) for a in asked):
+        if keep := max(len(read.target) for read in reads):
             logits = self._logits(step, mask, positions, cache, keep).flatten(0, 1)
-            own = np.arange(keep) >= keep - np.array([[len(a.target)] for a in asked])
+            own = np.arange(keep) >= keep - np.array([[len(read.target)] for read in reads])
             (places,) = to_device(self._device, np.flatnonzero(own))
-            tokens = [token for a in asked for token in a.target]
+            tokens = [token for read in reads for token in read.target]
             left = iter(log_probabilities(logits[places], tokens))
-            return [Continuation(logs=list(itertools.islice(left, len(a.target)))) for a in asked]
-        written = [Continuation(prompt=a.tokens) for a in asked]
-        alive = list(range(rows))
-        while True:
-            logits = self._logits(step, mask, positions, cache)[:, -1]
-            going = self._writer.write([written[row] for row in alive], logits)
-            if not going:
-                return written
+            return [Continuation(logs=list(islice(left, len(read.target)))) for read in reads]
+        answers = alive = [Continuation(prompt=read.tokens) for read in reads]
+        while going := self._writer.write(alive, self._logits(step, mask, positions, cache)[:, -1]):
             last = positions[:, -1:]
             leaving = len(going) < len(alive)
             alive = [alive[place] for place in going]
-            latest = np.array([[written[row].tokens[-1]] for row in alive])
-            step, *kept = to_device(self._device, latest, *([np.array(going)] if leaving else []))
-            for keep in kept:
+            latest = np.array([[answer.tokens[-1]] for answer in alive])
+            step, *stays = to_device(self._device, latest, *([np.array(going)] if leaving else []))
+            for keep in stays:
                 # States of hybrid models have no ``batch_select_indices``.
                 cache.reorder_cache(keep)
                 mask, last = mask[keep], last[keep]
             mask = torch.cat([mask, mask.new_ones((len(alive), 1))], dim=1)
             positions = last + 1
+        return answers
 
     def _logits(
         self,

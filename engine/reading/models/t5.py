@@ -24,8 +24,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from engine.machine.batching import MemoryCost
 from engine.reading.models import t5_attention
-from engine.reading.models.decoding import to_device
-from engine.reading.models.t5_attention import STEP, CrossAttention, Encodings, Part, softmax
+from engine.reading.models.decoding import STEP, padded_length, to_device
+from engine.reading.models.t5_attention import CrossAttention, Encodings, Part, softmax
 from engine.reading.protocol import BIASED
 
 
@@ -85,6 +85,7 @@ class T5:
     """A loaded model of the T5 family.
 
     Attributes:
+        options: ``dtype`` and ``device`` of its tensors.
         padded: whether attention runs over padded batches, as a GPU needs it, instead of text by text (``t5_attention``).
         kept_per_token: bytes of a token's encodings, without the table's padding.
         encode_cost: bytes for encoding, per text and its tokens.
@@ -95,7 +96,7 @@ class T5:
         config = model.config
         self.padded = padded
         self.device: torch.device = model.device
-        self.dtype: torch.dtype = model.dtype
+        self.options: dict[str, Any] = {"dtype": model.dtype, "device": model.device}
         self._encoder, self._decoder, self._head = model.encoder, model.decoder, model.lm_head
         self.heads, self.head_width = int(config.num_heads), int(config.d_kv)
         self.inner = self.heads * self.head_width
@@ -108,7 +109,7 @@ class T5:
         self._cross_bias: torch.Tensor | None = None
 
         # The memory that a token takes is defined here only.
-        item = torch.empty((), dtype=self.dtype).element_size()
+        item = torch.empty((), dtype=model.dtype).element_size()
         self.kept_per_token = 2 * self.layers * self.inner * item
         # At the widest point of a layer: the states and their normalized copy, in fp32 while the
         # norm is computed; queries, keys, values and their mixture; the feed-forward layer, which
@@ -120,7 +121,7 @@ class T5:
             # Bias, scores, weights; and twice in fp32. On a CPU an upper bound: long texts take less.
             per_pair=self.heads * (3 * item + 8),
         )
-        own = 2 * self.layers * self.inner * item * t5_attention.padded_length(max_new_tokens)
+        own = 2 * self.layers * self.inner * item * padded_length(max_new_tokens)
         self.decode_cost = MemoryCost(
             # The cache is copied as reads leave the batch. Logits and their maximum.
             per_row=2 * own + (item + 8) * config.vocab_size,
@@ -129,15 +130,7 @@ class T5:
         )
 
     def encodings(self, lengths: Sequence[int]) -> Encodings:
-        """Empty encodings for texts with these lengths."""
-        return Encodings(
-            lengths,
-            layers=self.layers,
-            heads=self.heads,
-            head_width=self.head_width,
-            dtype=self.dtype,
-            device=self.device,
-        )
+        return Encodings(lengths, self.layers, self.heads, self.head_width, **self.options)
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
@@ -149,7 +142,7 @@ class T5:
         kind = t5_attention.PaddedTexts if self.padded else t5_attention.TextByText
         attend: t5_attention.EncoderAttention = kind(lengths, self.heads)
         tokens = np.array([token for text in texts for token in text])
-        ids, *numbers = to_device(self.device, tokens, *attend.numbers())
+        ids, *numbers = to_device(self.device, tokens, *attend.numbers)
         attend.begin(numbers)
         hidden = self._encoder.embed_tokens(ids)
         biases = self._biases_of_encoder(max(lengths))
@@ -160,13 +153,13 @@ class T5:
             hidden = _bounded(hidden + attention.o(mixed))
             hidden = _bounded(block.layer[-1](hidden))
         states = self._encoder.final_layer_norm(hidden)
-        kept = states.new_empty((self.layers, 2, len(ids), self.inner))
+        projected = states.new_empty((self.layers, 2, len(ids), self.inner))
         for layer, block in enumerate(self._decoder.block):
             cross = block.layer[1].EncDecAttention
-            torch.mm(states, cross.k.weight.t(), out=kept[layer, 0])
-            torch.mm(states, cross.v.weight.t(), out=kept[layer, 1])
-        kept = kept.view(self.layers, 2, len(ids), self.heads, self.head_width)
-        return list(kept.split(lengths, dim=2))
+            torch.mm(states, cross.k.weight.t(), out=projected[layer, 0])
+            torch.mm(states, cross.v.weight.t(), out=projected[layer, 1])
+        projected = projected.view(self.layers, 2, len(ids), self.heads, self.head_width)
+        return list(projected.split(lengths, dim=2))
 
     def decoding(self, encodings: Encodings, reads: Sequence[Sequence[Part]]) -> DecodingState:
         """Begin an output for each read, from the stored encodings of its inputs.
@@ -211,12 +204,12 @@ class T5:
     def _biases_of_encoder(self, length: int) -> list[torch.Tensor]:
         """Position biases of every layer by distance, (heads, 2 L - 1), with L at least ``length``."""
         if not self._encoder_biases or self._encoder_biases[0].shape[1] < 2 * length - 1:
-            self._encoder_biases = _of_layers(self._encoder, partial(_by_distance, length=length))
+            self._encoder_biases = _biases(self._encoder, partial(_by_distance, length=length))
         return self._encoder_biases
 
     def _biases_of_decoder(self, length: int) -> list[torch.Tensor]:
         if not self._decoder_biases or self._decoder_biases[0].shape[-1] != length:
-            self._decoder_biases = _of_layers(self._decoder, partial(_causal, length=length))
+            self._decoder_biases = _biases(self._decoder, partial(_causal, length=length))
         return self._decoder_biases
 
     def _bias_of_cross(self, length: int) -> torch.Tensor | None:
@@ -245,27 +238,24 @@ class DecodingState:
         self._alive = list(range(rows))
         # Widths in multiples of 32 also keep single reads on the kernel of larger batches: torch has
         # another kernel for small products, which rounds differently.
-        self._caches = torch.zeros(
-            (model.layers, 2, rows, model.heads, STEP, model.head_width),
-            dtype=model.dtype,
-            device=model.device,
-        )
+        shape = (model.layers, 2, rows, model.heads, STEP, model.head_width)
+        self._caches = torch.zeros(shape, **model.options)
 
     def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """Logits, (reads, vocabulary), of the token after each read's latest."""
-        held, begins = self._caches.shape[2], self._at == 0
-        dead_rows = self._alive != list(range(held))
+        rows, begins = self._caches.shape[2], self._at == 0
+        dead_rows = self._alive != list(range(rows))
         # Dead rows stay until they are many if dropping them copies encodings.
-        leave = dead_rows and not (self._model.padded and len(tokens) > (1 - _ENDED) * held)
+        leave = dead_rows and not (self._model.padded and len(tokens) > (1 - _ENDED) * rows)
         latest = np.array(tokens)
         if dead_rows and not leave:  # dead rows get any token
-            latest = np.zeros(held, dtype=np.int64)
+            latest = np.zeros(rows, dtype=np.int64)
             latest[self._alive] = tokens
         ids, alive, *numbers = to_device(
             self._model.device,
             latest,
             np.array(self._alive),
-            *(self._cross.numbers() if begins else ()),
+            *(self._cross.numbers if begins else ()),
         )
         if begins:
             self._cross.begin(numbers)
@@ -284,7 +274,7 @@ class DecodingState:
         self._alive = [self._alive[row] for row in rows]
 
 
-def _of_layers(stack: Any, make: Callable[[Any], torch.Tensor]) -> list[torch.Tensor]:
+def _biases(stack: Any, make: Callable[[Any], torch.Tensor]) -> list[torch.Tensor]:
     """Position biases of a stack's layers; a layer without a table shares the bias of the layer before it."""
     biases: list[torch.Tensor] = []
     for block in stack.block:

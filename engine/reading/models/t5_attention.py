@@ -15,23 +15,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.reading.models.decoding import Numbers
-
-# Inputs of similar lengths share a table, so that a product serves many inputs. An input's padded
-# length follows from its own length alone, and so does every sum over its tokens: a read
-# gives the same bits beside any other reads. Kernels also prefer lengths that are multiples of 32.
-STEP = 32
-
-
-def padded_length(length: int) -> int:
-    """The padded length of an input of ``length`` tokens."""
-    return -(-length // STEP) * STEP
+from engine.reading.models.decoding import Numbers, padded_length
 
 
 @dataclass(frozen=True)
@@ -52,7 +42,10 @@ class Part:
 
 
 class Encodings:
-    """Keys and values of encoder inputs, in one table per padded length.
+    """Keys and values of encoder inputs, in one table per padded length, so that a product serves many inputs.
+
+    Args:
+        options: ``dtype`` and ``device`` of the tables.
 
     Attributes:
         slots: places of the inputs, in the order of ``lengths``.
@@ -61,14 +54,7 @@ class Encodings:
     """
 
     def __init__(
-        self,
-        lengths: Sequence[int],
-        *,
-        layers: int,
-        heads: int,
-        head_width: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, lengths: Sequence[int], layers: int, heads: int, head_width: int, **options: Any
     ) -> None:
         self.slots: list[Slot] = []
         filled: Counter[int] = Counter()
@@ -77,9 +63,7 @@ class Encodings:
             self.slots.append(Slot(padded, filled[padded], length))
             filled[padded] += 1
         self.tables = {
-            padded: torch.empty(
-                (layers, 2, inputs, heads, padded, head_width), dtype=dtype, device=device
-            )
+            padded: torch.empty((layers, 2, inputs, heads, padded, head_width), **options)
             for padded, inputs in filled.items()
         }
 
@@ -100,10 +84,6 @@ class Encodings:
         own[:, :, :, : slot.length] = states.transpose(2, 3)
         own[:, :, :, slot.length :] = 0
 
-    def keys_values(self, layer: int, padded: int, first: int, last: int) -> torch.Tensor:
-        """Keys and values of neighbours in a table: (2, inputs, heads, padded, width), no copy."""
-        return self.tables[padded][layer, :, first:last]
-
 
 _OUTSIDE = float("-inf")
 # Scores that a CPU computes at once: all scores of a passage; for a long list, blocks of queries that fit its
@@ -119,12 +99,10 @@ def softmax(scores: torch.Tensor) -> torch.Tensor:
 class _OnHost:
     """Attention that sends no numbers to the device: lengths stay on the host."""
 
-    def numbers(self) -> Sequence[Numbers]:
-        """Arrays for ``begin``, which travel to the device with the tokens."""
-        return ()
+    numbers: Sequence[Numbers] = ()  # arrays for ``begin``, which travel with the tokens
 
     def begin(self, numbers: Sequence[torch.Tensor]) -> None:
-        """Do nothing: no array is needed on the device."""
+        """Do nothing."""
 
 
 class TextByText(_OnHost):
@@ -175,20 +153,18 @@ def _ramps(sizes: Numbers) -> Numbers:
 
 
 class PaddedTexts:
-    """Encoder attention, all texts at once, padded to the longest. Not yet run on a GPU."""
+    """Encoder attention, all texts at once, padded to the longest."""
 
     def __init__(self, lengths: Sequence[int], heads: int) -> None:
-        self._lengths = np.array(lengths)
+        sizes = np.array(lengths)
         self._shape = (len(lengths), -(-max(lengths) // 8) * 8, heads)  # kernels want eighths
         self._places = self._inside = torch.empty(0)
         self._bias: torch.Tensor | None = None
         self._mask: torch.Tensor | None = None
-
-    def numbers(self) -> list[Numbers]:
-        """Lengths of the texts, and positions of all tokens in the flattened padded texts."""
         rows, length, _ = self._shape
-        begins = np.repeat(np.arange(rows) * length, self._lengths)
-        return [self._lengths, begins + _ramps(self._lengths)]
+        begins = np.repeat(np.arange(rows) * length, sizes)
+        # Lengths of the texts, and positions of all tokens in the flattened padded texts.
+        self.numbers = [sizes, begins + _ramps(sizes)]
 
     def begin(self, numbers: Sequence[torch.Tensor]) -> None:
         lengths, self._places = numbers
@@ -282,7 +258,7 @@ class ReadByRead(_OnHost):
                 torch.matmul(query[row], own.transpose(2, 3)) + self._mask(run)
                 for run, own in zip(runs, keys, strict=True)
             ]
-            scores = torch.cat([one.transpose(0, 1).reshape(self._heads, -1) for one in each], 1)
+            scores = torch.cat([own.transpose(0, 1).reshape(self._heads, -1) for own in each], 1)
             if bias is not None:
                 column = 0
                 for part in self._reads[row]:
@@ -301,7 +277,7 @@ class ReadByRead(_OnHost):
         return out.view(out.shape[0], -1)
 
     def _at(self, layer: int, run: _Run) -> torch.Tensor:
-        return self._encodings.keys_values(layer, run.padded, run.first, run.last)
+        return self._encodings.tables[run.padded][layer, :, run.first : run.last]
 
     def _mask(self, run: _Run) -> torch.Tensor:
         return self._encodings.masks[run.padded][run.first : run.last]
@@ -321,32 +297,27 @@ def _runs(parts: Sequence[Part]) -> list[_Run]:
 class PaddedReads:
     """Cross-attention of all reads at once, to copies of their encodings padded to the longest read.
 
-    It copies once for a batch of reads, and again as reads leave the batch: a read's inputs stand in several
-    tables, and a kernel needs its keys together. Not yet run on a GPU.
+    The copies put a read's keys together, as a kernel needs them; they are made anew as reads leave the batch.
     """
 
     def __init__(self, encodings: Encodings, reads: Sequence[Sequence[Part]], heads: int) -> None:
         self._heads = heads
         self._encodings = encodings
-        self._reads = reads
         self._longest = -(-max(map(_tokens, reads)) // 8) * 8  # kernels want eighths
         self._states = self._mask = torch.empty(0)
-
-    def numbers(self) -> list[Numbers]:
-        """Lengths of the reads; then by table (4, tokens): input, place in the input, read, and place in the read."""
-        told = [np.array([_tokens(read) for read in self._reads])]
-        for padded in self._encodings.tables:
+        # Lengths of the reads; then by table (4, tokens): input, place in the input, read, and place in the read.
+        self.numbers = [np.array([_tokens(read) for read in reads])]
+        for padded in encodings.tables:
             parts = [
                 (part.slot.place, row, part.offset, part.slot.length)
-                for row, read in enumerate(self._reads)
+                for row, read in enumerate(reads)
                 for part in read
                 if part.slot.padded == padded
             ]
             inputs, rows, offsets, sizes = np.array(parts, dtype=np.int64).reshape(-1, 4).T
             within = _ramps(sizes)
             from_to = (np.repeat(inputs, sizes), within, np.repeat(rows, sizes))
-            told.append(np.stack([*from_to, np.repeat(offsets, sizes) + within]))
-        return told
+            self.numbers.append(np.stack([*from_to, np.repeat(offsets, sizes) + within]))
 
     def begin(self, numbers: Sequence[torch.Tensor]) -> None:
         totals, *moves = numbers
@@ -354,9 +325,9 @@ class PaddedReads:
         layers, _, _, _, _, width = example.shape
         rows = len(totals)
         self._states = example.new_zeros((layers, 2, rows, self._heads, self._longest, width))
-        for table, of_table in zip(self._encodings.tables.values(), moves, strict=True):
-            if of_table.shape[1]:
-                inputs, there, reads, here = of_table
+        for table, places in zip(self._encodings.tables.values(), moves, strict=True):
+            if places.shape[1]:
+                inputs, there, reads, here = places
                 self._states[:, :, reads, :, here] = table[:, :, inputs, :, there]
         outside = torch.arange(self._longest, device=example.device) >= totals[:, None]
         mask = torch.zeros(outside.shape, dtype=example.dtype, device=example.device)

@@ -10,7 +10,8 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from engine.reading.protocol import ReaderSpec, ReadOutput
 
@@ -20,11 +21,10 @@ LEAST_SHARED = 8
 
 @dataclass(frozen=True)
 class Segment:
-    """Tokens of a sequence, or several, from ``start`` to ``end``, behind the tokens of ``parent``.
+    """Tokens of a sequence, or several, from ``start`` to ``end`` (exclusive), behind the tokens of ``parent``.
 
     Attributes:
         parent: index of the segment that ends at ``start``; -1 if there is none.
-        start, end: positions in the sequence, end exclusive; ``start < end``.
         sample: a sequence that has these tokens.
         whole: whether this is the rest of ``sample``, so that its answer follows.
     """
@@ -38,16 +38,12 @@ class Segment:
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Number of tokens in the common beginning of two sequences."""
-    same = 0
-    for a, b in zip(first, second, strict=False):
-        if a != b:
-            break
-        same += 1
-    return same
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def segments(
-    sequences: Sequence[Sequence[int]], done: Sequence[int], least: int = LEAST_SHARED
+    sequences: Sequence[Sequence[int]], computed: Sequence[int], least: int = LEAST_SHARED
 ) -> list[Segment]:
     """Cut sequences into segments, parents before their children, so that a shared beginning exists once.
 
@@ -55,10 +51,10 @@ def segments(
 
     Args:
         sequences: token lists, none empty.
-        done: per sequence, how many of its first tokens need not be computed; less than its length.
+        computed: per sequence, how many of its first tokens need not be computed; less than its length.
     """
     segments: list[Segment] = []
-    order = sorted(range(len(sequences)), key=lambda i: (done[i], list(sequences[i])))
+    order = sorted(range(len(sequences)), key=lambda i: (computed[i], list(sequences[i])))
 
     def shared(i: int, j: int) -> int:
         length = common_length(sequences[i], sequences[j])
@@ -79,24 +75,13 @@ def segments(
         for first, last in zip([0, *cuts], [*cuts, len(members)], strict=True):
             split(members[first:last], depth, parent)
 
-    start = 0
-    for i in range(1, len(order) + 1):
-        if i == len(order) or done[order[i]] != done[order[start]]:
-            split(order[start:i], done[order[start]], -1)
-            start = i
+    for start, members in itertools.groupby(order, key=lambda i: computed[i]):
+        split(list(members), start, -1)
     return segments
 
 
 # Training length of T5, whose config.json names no largest position.
 _USUAL_LIMIT = 512
-
-
-class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that is used here."""
-
-    def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str: ...
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
 
 @dataclass(frozen=True)
@@ -110,9 +95,8 @@ class Input:
 def longest_input(spec: ReaderSpec, config: Any) -> int:
     """Tokens of the longest input: as specified, else the number of positions in the model's configuration."""
     # T5 has no largest position; other models state it.
-    return spec.max_input_tokens or int(
-        getattr(config, "max_position_embeddings", 0) or _USUAL_LIMIT
-    )
+    positions = getattr(config, "max_position_embeddings", 0)
+    return spec.max_input_tokens or int(positions or _USUAL_LIMIT)
 
 
 def tokenize(
@@ -128,8 +112,8 @@ def tokenize(
     items: list[Input] = []
     for tokens in encoded:
         is_cut = len(tokens) > limit
-        kept = [*tokens[: limit - 1], end] if is_cut and tokens[-1] == end else tokens
-        items.append(Input(tuple(kept[:limit]), is_cut))
+        ended = [*tokens[: limit - 1], end] if is_cut and tokens[-1] == end else tokens
+        items.append(Input(tuple(ended[:limit]), is_cut))
     return items
 
 
@@ -158,13 +142,11 @@ def fit(
     if excess <= 0:
         return tokens
     # Tokens may merge across the end of the head's text, so tokens decide, not text.
-    kept = common_length(head, tokens)
+    shared = common_length(head, tokens)
     at = text.rfind(tail_marker) if tail_marker else -1
     tail = len(encode(text[at:])) if at >= 0 else 1
-    rest = tokens[kept + excess :]
-    if len(rest) < tail:
-        return []
-    return [*tokens[:kept], *rest]
+    rest = tokens[shared + excess :]
+    return [*tokens[:shared], *rest] if len(rest) >= tail else []
 
 
 _UNSCORED = "what is scored has no tokens, or does not fit behind the prompt"
@@ -221,50 +203,38 @@ class PromptReader:
         self._spec = spec
         self._tokenizer = tokenizer
         self._limit = limit
-        self._begin = self._encode([""])[0]
-        self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
+        encoded = self._encode([spec.shared_prefix])
+        self._begin = encoded[""]
+        self._head = encoded[spec.shared_prefix] if spec.shared_prefix else []
 
     def _reads(self, inputs: Sequence[Sequence[str]]) -> list[PromptRead]:
         inputs, targets = parted(inputs, self._spec)
-        texts, heads = ["".join(pieces) for pieces in inputs], self._heads(inputs)
-        encoded = self._encoded(texts)  # several targets may follow one prompt
-        prompts = [
-            fit(
-                encoded[text],
+        texts = ["".join(pieces) for pieces in inputs]
+        beginnings = ["".join(pieces[:-1]) for pieces in inputs]
+        encoded = self._encode([*texts, *beginnings])  # several targets may follow one prompt
+        reads: list[PromptRead] = []
+        for text, beginning, target in zip(texts, beginnings, targets, strict=True):
+            whole = encoded[text]
+            head = encoded[beginning] if beginning else self._head
+            tokens = fit(
+                whole,
                 text,
                 head=head or self._begin,
-                limit=self._limit or len(encoded[text]),
+                limit=self._limit or len(whole),
                 tail_marker=self._spec.tail_marker,
-                encode=lambda tail: self._tokenizer.encode(tail, add_special_tokens=False),
+                encode=partial(self._tokenizer.encode, add_special_tokens=False),
             )
-            for head, text in zip(heads, texts, strict=True)
-        ]
-        return [
-            PromptRead(
-                tokens,
-                # Tokens may merge across the end of a head's text, so tokens decide, not text.
-                common_length(head, tokens),
-                () if target is None else target_tokens(self._tokenizer, text, target),
-                target,
-                len(encoded[text]),
-            )
-            for text, target, tokens, head in zip(texts, targets, prompts, heads, strict=True)
-        ]
+            # Tokens may merge across the end of a head's text, so tokens decide, not text.
+            shared = common_length(head, tokens)
+            scored = () if target is None else target_tokens(self._tokenizer, text, target)
+            reads.append(PromptRead(tokens, shared, scored, target, len(whole)))
+        return reads
 
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        special = self._spec.special_tokens
-        encoded = self._tokenizer(texts, return_attention_mask=False, add_special_tokens=special)
-        return list(encoded["input_ids"])
-
-    def _encoded(self, texts: Sequence[str]) -> dict[str, list[int]]:
-        unique = list({"", *texts})
-        return dict(zip(unique, self._encode(unique), strict=True))
-
-    def _heads(self, inputs: Sequence[Sequence[str]]) -> list[list[int]]:
-        """Shared tokens per prompt: of all pieces but the last, or of the template."""
-        texts = ["".join(pieces[:-1]) for pieces in inputs]
-        tokens = self._encoded(texts)
-        return [tokens[text] if text else self._head for text in texts]
+    def _encode(self, texts: Sequence[str]) -> dict[str, list[int]]:
+        """Tokens of texts, and of the empty text."""
+        unique, special = list({"", *texts}), self._spec.special_tokens
+        encoded = self._tokenizer(unique, return_attention_mask=False, add_special_tokens=special)
+        return dict(zip(unique, encoded["input_ids"], strict=True))
 
 
 def parted(
@@ -276,15 +246,13 @@ def parted(
     return [pieces[:-1] for pieces in inputs], [pieces[-1] for pieces in inputs]
 
 
-def target_tokens(tokenizer: Tokenizer, prompt: str, target: str) -> list[int]:
+def target_tokens(tokenizer: Any, prompt: str, target: str) -> list[int]:
     """Tokens of a target after a prompt: the tokens behind the prompt's last word in a joint encoding.
 
     The target is encoded alone if a token crosses the prompt's end, which no reader would write.
     """
-    found = re.search(r"\S*\s*\Z", prompt)
-    word = found[0] if found else ""
-    before = tokenizer.encode(word, add_special_tokens=False)
-    both = tokenizer.encode(word + target, add_special_tokens=False)
-    if both[: len(before)] == before:
-        return both[len(before) :]
-    return tokenizer.encode(target, add_special_tokens=False)
+    word = re.findall(r"\S*\s*\Z", prompt)[0]
+    encode = partial(tokenizer.encode, add_special_tokens=False)
+    before: list[int] = encode(word)
+    both: list[int] = encode(word + target)
+    return both[len(before) :] if both[: len(before)] == before else encode(target)

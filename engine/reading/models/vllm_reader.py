@@ -83,7 +83,6 @@ class VllmReader(PromptReader):
             self._sampling = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
-        """Continue the prompts of reads. See ``engine.reading.protocol.Reader``."""
         return self.start(inputs)()
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
@@ -96,10 +95,10 @@ class VllmReader(PromptReader):
         }
         return partial(self._continued, reads, self._running.ask(tokens, self._sampling))
 
-    def _continued(self, reads: list[PromptRead], asked: PromptBatch) -> list[ReadOutput]:
+    def _continued(self, reads: list[PromptRead], batch: PromptBatch) -> list[ReadOutput]:
         outputs = [self._refused(read) for read in reads]
-        for i, result in self._running.results(asked):
-            computed = len(asked.prompts[i]) - (result.num_cached_tokens or 0)
+        for i, result in self._running.results(batch):
+            computed = len(batch.prompts[i]) - (result.num_cached_tokens or 0)
             self.stats.prompt_tokens += computed
             self.stats.padded_tokens += computed
             outputs[i] = self._output(reads[i], result)
@@ -211,12 +210,9 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
         if "memory" not in str(error):
             raise
         reason = " ".join(str(error).split())[:300]
-        raise InputError(
-            f"vLLM has too little memory ({reason})",
-            "change `memory`, or the memory that other processes take",
-            "vllm.memory",
-            path=spec.name,
-        ) from None
+        problem = f"vLLM has too little memory ({reason})"
+        remedy = "change `memory`, or the memory that other processes take"
+        raise InputError(problem, remedy, "vllm.memory", path=spec.name) from None
     finally:
         torch.set_num_threads = set_threads  # vLLM's CPU worker replaces it
 

@@ -32,12 +32,9 @@ def stored_bytes(reader: weights.Weights) -> int:
     """Bytes of quantised weights, 0 for others; an InputError if the package to read them is missing."""
     quantised = model_files.quantization(reader.path, reader.name)
     if quantised.get("quant_method") == _OF_A_PACKAGE and not is_installed(_OF_A_PACKAGE):
-        raise InputError(
-            f"its weights are quantised by {_OF_A_PACKAGE}, which is not installed",
-            f"run 'pip install {_OF_A_PACKAGE}' wherever it is read",
-            "vllm.quantised",
-            path=reader.name,
-        )
+        problem = f"its weights are quantised by {_OF_A_PACKAGE}, which is not installed"
+        remedy = f"run 'pip install {_OF_A_PACKAGE}' wherever it is read"
+        raise InputError(problem, remedy, "vllm.quantised", path=reader.name)
     return model_files.stored_bytes(reader.path) if quantised else 0
 
 
@@ -47,11 +44,8 @@ def refuse_uneven(spec: ReaderSpec) -> None:
     heads = int(config.get("text_config", config).get("num_attention_heads") or 0)
     if heads % spec.gpus:
         fitting = [str(n) for n in range(1, heads + 1) if heads % n == 0]
-        raise InputError(
-            f"`gpus_per_actor` is {spec.gpus}, which cannot share the {heads} attention heads of {spec.name!r}",
-            f"use one of {', '.join(fitting)}",
-            "vllm.heads",
-        )
+        problem = f"`gpus_per_actor` is {spec.gpus}, which cannot share the {heads} attention heads of {spec.name!r}"
+        raise InputError(problem, f"use one of {', '.join(fitting)}", "vllm.heads")
 
 
 def cache_memory(spec: ReaderSpec) -> int:
@@ -66,11 +60,8 @@ def cache_memory(spec: ReaderSpec) -> int:
     room = int(_USED * total) - VLLM_PROCESS_MEMORY - spec.weight_bytes
     if room < LEAST_CACHE:
         least = (VLLM_PROCESS_MEMORY + LEAST_CACHE + spec.weight_bytes) / _USED
-        raise InputError(
-            f"`memory` of {spec.memory / 2**20:.0f} MiB cannot hold the reader in {spec.dtype} and vLLM",
-            f"give at least {least / 2**20 + 1:.0f}MiB",
-            "vllm.memory",
-        )
+        problem = f"`memory` of {spec.memory / 2**20:.0f} MiB cannot hold the reader in {spec.dtype} and vLLM"
+        raise InputError(problem, f"give at least {least / 2**20 + 1:.0f}MiB", "vllm.memory")
     return room
 
 
@@ -128,37 +119,37 @@ class RequestsUnderWay:
 
     def ask(self, prompts: dict[int, list[int]], sampling: Any) -> PromptBatch:
         """Queue prompts: vLLM receives them at its next step, after earlier ones."""
-        asked = PromptBatch(prompts, sampling)
-        self._new.append(asked)
-        return asked
+        batch = PromptBatch(prompts, sampling)
+        self._new.append(batch)
+        return batch
 
-    def results(self, asked: PromptBatch) -> Iterator[tuple[int, Any]]:
+    def results(self, batch: PromptBatch) -> Iterator[tuple[int, Any]]:
         """Have vLLM work until these prompts have ended; yields keys and results as prompts end.
 
         An error of vLLM is raised for all running requests, since any may have caused it.
         """
-        for _ in asked.prompts:
-            while not asked.results:
-                if asked.error is not None:
-                    raise asked.error
+        for _ in batch.prompts:
+            while not batch.results:
+                if batch.error is not None:
+                    raise batch.error
                 self._step()
-            yield asked.results.popleft()
+            yield batch.results.popleft()
 
     def _step(self) -> None:
         try:
             while self._new:
-                asked = self._new.popleft()
-                for key, tokens in asked.prompts.items():
-                    self._under_way[name := str(next(self._names))] = asked, key
-                    self.engine.add_request(name, {"prompt_token_ids": tokens}, asked.sampling)
+                batch = self._new.popleft()
+                for key, tokens in batch.prompts.items():
+                    self._under_way[name := str(next(self._names))] = batch, key
+                    self.engine.add_request(name, {"prompt_token_ids": tokens}, batch.sampling)
             results = self.engine.step()
         except BaseException as error:
-            for asked, _ in self._under_way.values():
-                asked.error = error
+            for batch, _ in self._under_way.values():
+                batch.error = error
             self.engine.abort_request(list(self._under_way))
             self._under_way.clear()
             raise
         for result in results:
             if result.finished:
-                asked, key = self._under_way.pop(result.request_id)
-                asked.results.append((key, result))
+                batch, key = self._under_way.pop(result.request_id)
+                batch.results.append((key, result))

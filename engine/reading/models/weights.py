@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,11 +58,8 @@ def resolve(name: str, *, required: bool = True) -> Weights:
             (supported: safetensors, GGUF, and a T5's ``pytorch_model.bin``).
     """
     if not name.strip() or "\0" in name:
-        raise InputError(
-            "`reader` is empty",
-            "give bundled, bundled-fid, a directory, a .gguf file, or an id",
-            "settings.reader",
-        )
+        remedy = "give bundled, bundled-fid, a directory, a .gguf file, or an id"
+        raise InputError("`reader` is empty", remedy, "settings.reader")
     if missing("local") and not Path(name).exists():
         model_files.refuse_of_provider(name)  # which needs no extra
     require(f"reader {name!r}", "local")
@@ -85,28 +82,18 @@ def resolve(name: str, *, required: bool = True) -> Weights:
     _refuse_other_heads(config, name)
     encodes, kind = config.get("is_encoder_decoder"), config.get("model_type")
     if kind in _ENCODER_DECODERS and (files := conversion.checkpoint_files(path)):
-        content = f"T5 checkpoint {conversion.CHECKPOINT_VERSION}\n" + _listing(files)
+        content = f"T5 checkpoint {conversion.CHECKPOINT_VERSION}\n" + "".join(
+            f"{file.name} {model_files.file_digest(file)}\n" for file in files
+        )
         path = _converted(content, partial(conversion.convert_checkpoint, path))
     if required and not has_weights(path):
-        raise InputError(
-            "holds no *.safetensors",
-            "convert the weights (of pickles only a T5's pytorch_model.bin is read)",
-            "model.weightless",
-            path=name,
-        )
+        remedy = "convert the weights (of pickles only a T5's pytorch_model.bin is read)"
+        raise InputError("holds no *.safetensors", remedy, "model.weightless", path=name)
     if encodes and kind not in {*_ENCODER_DECODERS, BIASED}:
-        raise InputError(
-            f"a {kind!r} model",
-            f"encoder-decoder readers are {', '.join(sorted(_ENCODER_DECODERS))}",
-            "model.kind",
-            path=name,
-        )
-    decisive = [
-        file
-        for file in sorted(path.iterdir())
-        if file.suffix in _DECISIVE_SUFFIXES and file.is_file()
-    ]
-    digest = hashlib.sha256(_listing(decisive).encode()).hexdigest()
+        remedy = f"encoder-decoder readers are {', '.join(sorted(_ENCODER_DECODERS))}"
+        raise InputError(f"a {kind!r} model", remedy, "model.kind", path=name)
+    decisive = (f for f in path.iterdir() if f.suffix in _DECISIVE_SUFFIXES and f.is_file())
+    digest = model_files.files_digest(path, decisive)
     return Weights(name, source, path, "encoder-decoder" if encodes else "causal", digest)
 
 
@@ -134,15 +121,10 @@ def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
     heads = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
     architectures = [str(a) for a in config.get("architectures") or []]
     # Fusion-in-Decoder's own class is FiDT5; its forks use names with the same beginning.
-    if architectures and not any(
-        a.endswith(heads) or a.lower().startswith("fid") for a in architectures
-    ):
-        raise InputError(
-            f"is a {architectures[0]}, which writes no text",
-            "give a generative model",
-            "model.textless",
-            path=name,
-        )
+    generative = [a for a in architectures if a.endswith(heads) or a.lower().startswith("fid")]
+    if architectures and not generative:
+        problem = f"is a {architectures[0]}, which writes no text"
+        raise InputError(problem, "give a generative model", "model.textless", path=name)
 
 
 def _converted(content: str, convert: Callable[[Path], None]) -> Path:
@@ -164,7 +146,3 @@ def _converted(content: str, convert: Callable[[Path], None]) -> Path:
 def _from_gguf(source: Path) -> Path:
     content = f"GGUF {conversion.GGUF_VERSION}\n{model_files.file_digest(source)}"
     return _converted(content, partial(conversion.convert_gguf, source))
-
-
-def _listing(files: Sequence[Path]) -> str:
-    return "".join(f"{file.name} {model_files.file_digest(file)}\n" for file in files)

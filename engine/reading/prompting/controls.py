@@ -14,7 +14,7 @@ import functools
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,6 @@ class Controls:
         return _broken(normalized, self._pattern) if self._pattern.search(normalized) else broken
 
     def count(self, text: str) -> int:
-        """The number of control strings in a text."""
         return sum(1 for _ in self._pattern.finditer(text)) if self._pattern else 0
 
 
@@ -96,7 +95,7 @@ COMMON = Controls(
 def _broken(data: str, pattern: re.Pattern[str]) -> str:
     # The remains of a broken string may form another.
     while pattern.search(data):
-        data = pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}", data)
+        data = pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", data)
     return data
 
 
@@ -116,53 +115,41 @@ def controls_of(path: Path, digest: str, *, sentinels: bool, trusted: bool = Fal
         InputError: the tokenizer's files cannot be read.
     """
     del digest  # only part of the cache's key
+    tokens: Iterable[tuple[Any, bool]] = ()  # no tokenizer: loading the reader will fail
     if (path / "tokenizer.json").is_file():
-        found = set(_in_files(path))
+        tokens = _in_files(path)
     elif any((path / name).is_file() for name in _OTHER_FORMS):  # the class knows its added tokens
         tokenizer = load_tokenizer(path, trusted=trusted)
-        found = {
-            (token.content, token.special) for token in tokenizer.added_tokens_decoder.values()
-        }
-        found |= {(name, True) for name in tokenizer.all_special_tokens}
-    else:  # no tokenizer: loading the reader will fail with an error
-        found = set()
-    strings = {
-        string
-        for string, special in found
-        if len(string) > 1
-        and string.strip()
-        and (special or (string[0] in "<[" and string[-1] in ">]"))
-    }
-    return Controls(tuple(sorted(strings.union(_SENTINELS if sentinels else ()))))
+        added = tokenizer.added_tokens_decoder.values()
+        tokens = [(token.content, token.special) for token in added]
+        tokens += [(name, True) for name in tokenizer.all_special_tokens]
+    strings = set(_SENTINELS if sentinels else ())
+    for token, special in tokens:
+        name = token.get("content") if isinstance(token, dict) else token
+        special = special or (isinstance(token, dict) and token.get("special") is True)
+        if not isinstance(name, str) or len(name) < 2 or not name.strip():
+            continue
+        if special or (name[0] in "<[" and name[-1] in ">]"):
+            strings.add(name)
+    return Controls(tuple(sorted(strings)))
 
 
-def _in_files(path: Path) -> Iterator[tuple[str, bool]]:
-    """Added tokens in the files that transformers reads, and whether they are special."""
-    for token in _list(_read(path / "tokenizer.json").get("added_tokens")):
-        yield from _token(token, False)
+def _in_files(path: Path) -> Iterator[tuple[Any, bool]]:
+    """Added tokens in the files that transformers reads, strings or objects, and whether they are special."""
+    yield from ((token, False) for token in _items(_read(path / "tokenizer.json"), "added_tokens"))
     yield from ((name, False) for name in _read(path / "added_tokens.json"))
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         content = _read(path / file)
-        added = content.get("added_tokens_decoder")
-        for token in added.values() if isinstance(added, dict) else ():
-            yield from _token(token, False)
-        for key, value in content.items():
-            if key.endswith("_token"):
-                yield from _token(value, True)
-            elif key in ("additional_special_tokens", "extra_special_tokens"):
-                for token in value.values() if isinstance(value, dict) else _list(value):
-                    yield from _token(token, True)
+        yield from ((token, False) for token in _items(content, "added_tokens_decoder"))
+        yield from ((token, True) for key, token in content.items() if key.endswith("_token"))
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            yield from ((token, True) for token in _items(content, key))
 
 
-def _token(value: Any, special: bool) -> Iterator[tuple[str, bool]]:
+def _items(content: dict[str, Any], key: str) -> list[Any]:
+    value = content.get(key)
     if isinstance(value, dict):
-        special = special or value.get("special") is True
-        value = value.get("content")
-    if isinstance(value, str):
-        yield value, special
-
-
-def _list(value: Any) -> list[Any]:
+        return list(value.values())
     return value if isinstance(value, list) else []
 
 
@@ -214,11 +201,8 @@ def around_message(
     fault = functools.partial(InputError, path=name)
     tokenizer = load_tokenizer(path, name, trusted=trusted)
     if not tokenizer.chat_template:
-        raise fault(
-            "has no chat template",
-            "use a prompt without chat: true, or a model that was trained on conversations",
-            "model.templateless",
-        )
+        remedy = "use a prompt without chat: true, or a model that was trained on conversations"
+        raise fault("has no chat template", remedy, "model.templateless")
     apply = functools.partial(
         tokenizer.apply_chat_template,
         tokenize=False,
@@ -226,29 +210,21 @@ def around_message(
         enable_thinking=False,
         strftime_now=_DAY.strftime,
     )
-    asked = {"role": "user", "content": _MESSAGE}
+    message = {"role": "user", "content": _MESSAGE}
     try:
-        text = apply([{"role": "system", "content": system}, asked] if system else [asked])
-        tried = apply([{"role": "system", "content": _SYSTEM}, asked]) if system else _SYSTEM
+        text = apply([{"role": "system", "content": system}, message] if system else [message])
+        tried = apply([{"role": "system", "content": _SYSTEM}, message]) if system else _SYSTEM
     except Exception as error:  # a template may raise any: often, that it takes no system
-        raise fault(
-            f"its chat template cannot be applied ({error})"[:300],
-            "leave the system message out" if system else "use a prompt without chat: true",
-            "model.template",
-        ) from error
+        problem = f"its chat template cannot be applied ({error})"[:300]
+        remedy = "leave the system message out" if system else "use a prompt without chat: true"
+        raise fault(problem, remedy, "model.template") from error
     head, *rest = text.split(_MESSAGE)
     if len(rest) != 1:
-        raise fault(
-            f"its chat template writes the user's message {len(rest)} times",
-            "use a prompt without chat: true",
-            "model.template",
-        )
+        problem = f"its chat template writes the user's message {len(rest)} times"
+        raise fault(problem, "use a prompt without chat: true", "model.template")
     if _SYSTEM not in tried:
-        raise fault(
-            "its chat template leaves the system message out",
-            "put it into the prompt's text, before the passages",
-            "model.template",
-        )
+        remedy = "put it into the prompt's text, before the passages"
+        raise fault("its chat template leaves the system message out", remedy, "model.template")
     return head, rest[0]
 
 

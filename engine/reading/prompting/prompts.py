@@ -150,11 +150,9 @@ def read_template(name: str, task: Purpose) -> Template:
     if task == JUDGE and not template.choices:
         raise fault("choices", "a judge's prompt without choices", 'add choices: [" Yes", " No"]')
     if task == ABSTAIN and len(template.choices) != 1:
-        raise fault(
-            "choices",
-            f"choices is {list(template.choices)} where the reader may decline",
-            'give the one text that declines: choices: [" NO-RESPONSE"]',
-        )
+        problem = f"choices is {list(template.choices)} where the reader may decline"
+        remedy = 'give the one text that declines: choices: [" NO-RESPONSE"]'
+        raise fault("choices", problem, remedy)
     if task != ABSTAIN and len(template.choices) == 1:
         problem = f"choices is {list(template.choices)}"
         raise fault("choices", problem, "give two or more different texts")
@@ -163,22 +161,15 @@ def read_template(name: str, task: Purpose) -> Template:
 
 def _take_apart(content: str, path: Path) -> tuple[dict[str, Any], dict[str, int], str, int]:
     """Settings, lines of the settings, the body, and its first line."""
-    lines = content.split("\n")
-    if lines[0].rstrip() != _FENCE:
+    first, *lines = content.split("\n")
+    if first.rstrip() != _FENCE:
         return {}, {}, content, 1
-    ends = [i for i, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE]
-    if not ends:
-        raise InputError(
-            "settings without an end",
-            f'close them with a line "{_FENCE}"',
-            "prompt.unclosed",
-            path=path,
-            line=1,
-        )
-    end = ends[0]
-    front = "\n".join(lines[1:end])
-    settings, places = read_settings(front, path, first_line=2)  # line 1 is the fence
-    return settings, places, "\n".join(lines[end + 1 :]), end + 2
+    end = next((i for i, line in enumerate(lines) if line.rstrip() == _FENCE), None)
+    if end is None:
+        remedy = f'close them with a line "{_FENCE}"'
+        raise InputError("settings without an end", remedy, "prompt.unclosed", path=path, line=1)
+    settings, places = read_settings("\n".join(lines[:end]), path, first_line=2)
+    return settings, places, "\n".join(lines[end + 1 :]), end + 3
 
 
 def _parse(text: str, allowed: tuple[str, ...], path: Path, line_at: Callable[[int], int]) -> Text:
@@ -186,19 +177,15 @@ def _parse(text: str, allowed: tuple[str, ...], path: Path, line_at: Callable[[i
     literals: list[str] = [""]
     fields: list[str] = []
     last = 0
-    for found in _BRACES.finditer(text):
-        literals[-1] += text[last : found.start()]
-        last = found.end()
-        name = found[1]
-        fault = partial(InputError, path=path, line=line_at(found.start()))
-        if found[0] in ("{{", "}}"):
-            literals[-1] += found[0][0]
+    for match in _BRACES.finditer(text):
+        literals[-1] += text[last : match.start()]
+        last, name = match.end(), match[1]
+        fault = partial(InputError, path=path, line=line_at(match.start()))
+        if match[0] in ("{{", "}}"):
+            literals[-1] += match[0][0]
         elif name is None:
-            raise fault(
-                "a brace without its other half",
-                "write {{ or }} for a brace itself",
-                "prompt.brace",
-            )
+            remedy = "write {{ or }} for a brace itself"
+            raise fault("a brace without its other half", remedy, "prompt.brace")
         elif name not in allowed:
             known = ", ".join(f"{{{field}}}" for field in allowed)
             remedy = f"use {known}, and {{{{ and }}}} for braces themselves"
@@ -220,12 +207,8 @@ def _body(text: str, path: Path, line: int) -> Text:
         )
     if (times := body.fields.count(PASSAGES)) != 1:
         problem = "no {passages}" if not times else f"{{passages}} {times} times"
-        raise InputError(
-            f"{problem} in the prompt",
-            "write once where the passages go",
-            "prompt.passages",
-            path=path,
-        )
+        remedy = "write once where the passages go"
+        raise InputError(f"{problem} in the prompt", remedy, "prompt.passages", path=path)
     return body
 
 
@@ -242,11 +225,8 @@ def _passages(
     }
     if untitled is None:
         if TITLE in parsed["passage"].fields:
-            raise fault(
-                "passage",
-                "{title} in passage, and no untitled",
-                "add untitled: how a passage without a title stands",
-            )
+            remedy = "add untitled: how a passage without a title stands"
+            raise fault("passage", "{title} in passage, and no untitled", remedy)
         untitled = titled
     parsed["untitled"] = _parse(untitled, (TEXT, NUMBER), path, lambda _: lines.get("untitled", 1))
     for key, text in parsed.items():
@@ -273,11 +253,8 @@ def _texts(settings: dict[str, Any], key: str, fault: _Fault) -> tuple[str, ...]
 def _thought(settings: dict[str, Any], fault: _Fault) -> tuple[str, str]:
     tags = _texts(settings, "thought", fault) or THINK
     if len(tags) != 2 or tags[0] == tags[1] or not all(tag.strip() for tag in tags):
-        raise fault(
-            "thought",
-            f"thought is {list(tags)}",
-            'give what a thought begins and ends with: thought: ["<think>", "</think>"]',
-        )
+        remedy = 'give what a thought begins and ends with: thought: ["<think>", "</think>"]'
+        raise fault("thought", f"thought is {list(tags)}", remedy)
     return tags[0], tags[1]
 
 
@@ -348,11 +325,8 @@ class Prompt:
     def of(cls, described: Mapping[str, Any]) -> Prompt:
         """The prompt that ``described`` describes; further keys are ignored."""
         body, passage, untitled = (Text(*map(tuple, described[name].values())) for name in _TEXTS)
-        names = [one.name for one in fields(cls) if one.name in described]
-        return cls(
-            Template("", Path(), "", body, passage, untitled),
-            **{name: described[name] for name in names},
-        )
+        values = {f.name: described[f.name] for f in fields(cls) if f.name in described}
+        return cls(Template("", Path(), "", body, passage, untitled), **values)
 
     @property
     def prefix(self) -> str:
@@ -379,9 +353,8 @@ class Prompt:
         """A text as the reader would write it after the prompt: a blank precedes it, except after a chat template's
         tail and in encoder-decoder readers.
         """
-        return " " * (self.shares_query and not self.template.chat) + self.controls.as_text(
-            text.strip()
-        )
+        text = self.controls.as_text(text.strip())
+        return " " * (self.shares_query and not self.template.chat) + text
 
     def render(self, query: str, passages: Sequence[tuple[str, str]]) -> list[str]:
         """The inputs of a read: the pieces of a prompt, or one prompt per passage (fused).
@@ -398,12 +371,13 @@ class Prompt:
         ordered = reversed(passages) if self.best_last else passages
         short = all(len(text) <= _REMEMBERED for passage in passages for text in passage)
         clean = partial(_clean if short else _clean.__wrapped__, self.controls)
-        asked = self.controls.as_text(query.strip())
+        query = self.controls.as_text(query.strip())
         data = [(clean(title), clean(text)) for title, text in ordered]
-        pieces = self._filled(asked, data)
-        if (count := self.controls.count("".join(pieces))) and count > self._own(asked, data):
+        pieces = self._filled(query, data)
+        if (count := self.controls.count("".join(pieces))) and count > self._own(query, data):
             # The end of a piece of data and the text after it form a control string together.
-            pieces = self._filled(_apart(asked), [(_apart(one), _apart(two)) for one, two in data])
+            spaced = [(_apart(title), _apart(text)) for title, text in data]
+            pieces = self._filled(_apart(query), spaced)
         return pieces
 
     def _filled(self, query: str, passages: Sequence[tuple[str, str]]) -> list[str]:

@@ -12,9 +12,8 @@ from engine.reading.models.attention import (
     PackedPass,
     Span,
     attend,
-    pack,
-    round_up,
 )
+from engine.reading.models.decoding import padded_length
 from tests.expected import as_expected
 
 HEADS, GROUPS, WIDTH = 6, 2, 8
@@ -32,13 +31,12 @@ class Sequences:
 
     def __init__(self, lengths, have):
         torch.manual_seed(0)
-        rooms = [round_up(length) for length in lengths]
+        rooms = [padded_length(length) for length in lengths]
         self.offsets = [sum(rooms[:i]) for i in range(len(lengths))]
         self.cache = Cache.empty(
             sum(rooms), layers=1, groups=GROUPS, width=WIDTH, dtype=torch.float32
         )
-        for table in (self.cache.keys[0], self.cache.values[0]):
-            table.fill_(9.0)
+        self.cache.layers[0].fill_(9.0)
         self.queries = [torch.randn(HEADS, length, WIDTH) for length in lengths]
         self.keys, self.values = (
             [torch.randn(GROUPS, length, WIDTH) for length in lengths] for _ in "kv"
@@ -46,7 +44,7 @@ class Sequences:
         for key, value, offset, known in zip(
             self.keys, self.values, self.offsets, have, strict=True
         ):
-            for table, states in ((self.cache.keys[0], key), (self.cache.values[0], value)):
+            for table, states in zip(self.cache.layers[0], (key, value), strict=True):
                 own = slice(offset, offset + known)
                 table[:, own] = states[:, :known]
 
@@ -90,11 +88,7 @@ def test_each_sequence_sees_itself_and_what_it_has(lengths, have, writing, fused
     for i, first, last in parts:
         spans.append(Span(at, last - first, made.offsets[i], first, writing=writing))
         at += last - first
-    of_pass = pack([0] * at, spans, made.cache, fused=fused)
-    assert of_pass.asked == len(spans)
-    assert of_pass.last.tolist()[: len(spans)] == [s.at + s.tokens - 1 for s in spans]
-    positions = [position for _, first, last in parts for position in range(first, last)]
-    assert of_pass.positions.tolist()[:at] == positions
+    of_pass = PackedPass(made.cache, spans, fused=fused)
     if at == 1:  # a single token is made two, which attention takes for one
         parts *= 2
     expected = torch.cat([made.whole(i)[first:] for i, first, _ in parts])
@@ -109,21 +103,19 @@ def test_of_the_last_layer_only_the_tokens_that_are_asked_for_attend():
         Span(67, 9, made.offsets[1], 0),
         Span(76, 1, made.offsets[2], 4, writing=True),
     ]
-    of_pass = pack([0] * 77, spans, made.cache, asked=[spans[0], spans[2]])
-    assert (of_pass.last.tolist(), of_pass.asked) == ([66, 76], 2)
+    of_pass = PackedPass(made.cache, spans, rows=[66, 76])
+    assert [spans[0].last, spans[2].last] == [66, 76]
     with pytest.raises(KeysAreKept):
         made.attend(replace(of_pass, attends=False), parts)
     ends = [(0, 69, 70), (2, 4, 5)]
     expected = torch.cat([made.whole(i)[first:] for i, first, _ in ends])
-    kept = made.cache.keys[0].clone()
+    kept = made.cache.layers[0].clone()
     torch.testing.assert_close(made.attend(of_pass.narrow, ends), expected)
-    assert torch.equal(made.cache.keys[0], kept)
+    assert torch.equal(made.cache.layers[0], kept)
     # A single one is made two, which attention takes for one.
-    one = pack([0] * 77, spans, made.cache, asked=[spans[0]])
-    assert (one.last.tolist(), one.asked) == ([66, 66], 1)
+    one = replace(of_pass, rows=[66])
     expected = made.whole(0)[[69, 69]]
     torch.testing.assert_close(made.attend(one.narrow, [(0, 69, 70)] * 2), expected)
-    assert pack([0] * 77, spans, made.cache, asked=[]).asked == 0
 
 
 def test_a_sequence_begins_with_what_another_has_kept_in_the_same_pass():
@@ -132,7 +124,7 @@ def test_a_sequence_begins_with_what_another_has_kept_in_the_same_pass():
         states[1][:, :33] = states[0][:, :33]
     spans = [Span(0, 40, made.offsets[0], 0), Span(40, 12, made.offsets[1], 33)]
     copies = [(made.offsets[0], made.offsets[1], 33)]
-    of_pass = pack([0] * 52, spans, made.cache, copies=copies)
+    of_pass = PackedPass(made.cache, spans, copies=copies)
     expected = torch.cat([made.whole(0), made.whole(1)[33:]])
     attended = made.attend(of_pass, [(0, 0, 40), (1, 33, 45)])
     torch.testing.assert_close(attended, expected)
@@ -142,14 +134,14 @@ def test_a_sequence_begins_with_what_another_has_kept_in_the_same_pass():
 @pytest.mark.parametrize("room", [64, 128, 256])
 def test_what_is_kept_moves_to_the_front_of_a_cache(room, fresh):
     cache = Cache.empty(128, layers=2, groups=GROUPS, width=WIDTH, dtype=torch.float32)
-    for table in (*cache.keys, *cache.values):
+    for table in cache.layers:
         table.copy_(torch.randn(table.shape))
-    before = [table.clone() for table in (*cache.keys, *cache.values)]
+    before = [table.clone() for table in cache.layers]
     cache.gather([(10, 0, 20), (40, 24, 30)], room, fresh=fresh)
-    for table, old in zip((*cache.keys, *cache.values), before, strict=True):
-        assert table.shape[1] == (room if fresh else max(128, room))
-        assert torch.equal(table[:, :20], old[:, 10:30])
-        assert torch.equal(table[:, 24:54], old[:, 40:70])
+    for table, old in zip(cache.layers, before, strict=True):
+        assert table.shape[2] == (room if fresh else max(128, room))
+        assert torch.equal(table[:, :, :20], old[:, :, 10:30])
+        assert torch.equal(table[:, :, 24:54], old[:, :, 40:70])
         assert table.isfinite().all()
 
 
@@ -169,7 +161,7 @@ def test_prompts_go_through_the_flash_kernel_where_it_is_faster(
     flash = attention._flash
     monkeypatch.setattr(attention, "_flash", lambda *given: calls.append(1) or flash(*given))
     cache = Cache.empty(have + 3, layers=1, groups=GROUPS, width=WIDTH, dtype=dtype)
-    packing = pack([0] * 3, [Span(0, 3, 0, have)], cache, fused=fused)
+    packing = PackedPass(cache, [Span(0, 3, 0, have)], fused=fused)
     new = [torch.randn(1, many, 3, WIDTH, dtype=dtype) for many in (HEADS, GROUPS, GROUPS)]
     attend(Layer(), *new, None, packing=packing)
     assert len(calls) == expected
@@ -177,10 +169,10 @@ def test_prompts_go_through_the_flash_kernel_where_it_is_faster(
 
 def test_attention_that_is_not_plain_is_refused():
     tensor = torch.zeros(1, 2, 1, 4)
-    packing = PackedPass(Cache([], []), [])
+    packing = PackedPass(Cache([]), [])
     with pytest.raises(ValueError, match="position_bias"):
         attend(Layer(), tensor, tensor, tensor, None, packing=packing, position_bias=tensor)
-    packing = PackedPass(Cache([], []), [Span(0, 1, 0, have=7)])
+    packing = PackedPass(Cache([]), [Span(0, 1, 0, have=7)])
     with pytest.raises(ValueError) as caught:
         attend(Layer(), tensor, tensor, tensor, None, packing=packing, sliding_window=7)
     as_expected(str(caught.value))

@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks._single import default_prompt
 from engine.reading.local import Local
-from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
+from engine.reading.models.decoding import padded_length
 from engine.reading.models.tokenizing import DOES_NOT_FIT, PromptRead
 from engine.reading.plan import Unit
 from tests.conftest import needs_steady_bf16
@@ -173,14 +173,14 @@ def test_answers_under_way_are_written_on_until_memory_has_room_for_the_next(
     inner = reader._model._advance
 
     def advance(*given):
-        rooms.append(reader._model._cache.keys[0].shape[1])
+        rooms.append(reader._model._cache.layers[0].shape[2])
         inner(*given)
 
     monkeypatch.setattr(reader._model, "_advance", advance)
     outputs = reader.read(prompts)
     assert [r.output for r in outputs] == generated
     longest = max(r.prompt_tokens for r in outputs)
-    assert max(rooms) == round_up(longest + spec.max_new_tokens)
+    assert max(rooms) == padded_length(longest + spec.max_new_tokens)
 
 
 def test_answers_under_way_outlast_a_later_batch_that_memory_runs_out_in(
@@ -195,7 +195,7 @@ def test_answers_under_way_outlast_a_later_batch_that_memory_runs_out_in(
     inner, passes = model._forward, []
 
     def forward(of):
-        if any(one.asked > 2 for one in passes):  # an answer of the batch has begun
+        if any(len(one.rows) > 2 for one in passes):  # an answer of the batch has begun
             raise ZeroDivisionError
         passes.append(of)
         return inner(of)
@@ -206,9 +206,9 @@ def test_answers_under_way_outlast_a_later_batch_that_memory_runs_out_in(
         with pytest.raises(ZeroDivisionError):
             answered(model, asked[4:] + asked[2:4])
     assert model._going == written
-    held = model._cache.keys[0].shape[1]
+    held = model._cache.layers[0].shape[2]
     model.shrink()
-    assert model._cache.keys[0].shape[1] == sum(model._rooms()) < held
+    assert model._cache.layers[0].shape[2] == sum(model._rooms()) < held
     written += answered(model, asked[2:])
     model.finish()
     assert not model.is_writing(written)
@@ -219,7 +219,7 @@ def test_a_batch_beside_answers_under_way_waits_for_a_quarter_of_the_room(spec, 
     # Without that, each answer that ends would make room for a batch of one text.
     reader = CausalReader(replace(spec, shared_prefix="", stop=()))
     asked = [f"{letter} what is the capital of aruba" for letter in ascii_letters[:30]]
-    room = round_up(len(reader._tokenizer.encode(asked[0])) + spec.max_new_tokens)
+    room = padded_length(len(reader._tokenizer.encode(asked[0])) + spec.max_new_tokens)
     monkeypatch.setattr(reader, "_most_tokens", 8 * room)
     reader._model._most = 64  # answers begin, and end, one after the other
     rows = counted(reader, monkeypatch)
@@ -235,11 +235,11 @@ def test_a_cache_is_kept_no_larger_than_a_later_call_may_have(spec, prompts, gen
     asked = [PromptRead(read.tokens) for read in reader._reads(prompts)]
     list(model.batches(asked, memory=10**9, max_tokens=10**6))
     written = answered(model, asked)
-    full = model._cache.keys[0].shape[1]
-    least = round_up(max(len(one.tokens) for one in asked) + spec.max_new_tokens)
+    full = model._cache.layers[0].shape[2]
+    least = padded_length(max(len(one.tokens) for one in asked) + spec.max_new_tokens)
     for places in model.batches(asked[:1], memory=10**9, max_tokens=least):
         written += answered(model, [asked[place] for place in places])
-    assert model._cache.keys[0].shape[1] <= least < full
+    assert model._cache.layers[0].shape[2] <= least < full
     model.finish()
     texts = [answer.text.split("\n")[0].strip() for answer in written]
     assert texts == [*generated, generated[0]]
@@ -379,7 +379,8 @@ def test_a_passage_that_two_queries_read_is_computed_once(spec):
     apart = [alone.read([one])[0].output for one in asked]
     assert [output.output for output in together.read(asked)] == apart
     saved = alone.stats.prompt_tokens - together.stats.prompt_tokens
-    passage = len(alone._encode([asked[0][0].split("\n\n")[-1].rsplit("Question", 1)[0]])[0])
+    text = asked[0][0].split("\n\n")[-1].rsplit("Question", 1)[0]
+    passage = len(alone._encode([text])[text])
     assert saved >= 2 * (passage - 3)
 
 
@@ -447,7 +448,7 @@ def test_long_prompts_lose_passages_and_never_the_question(spec, prompts):
     assert cut.prompt_tokens == limit
     assert cut.failure is None
     (text,) = prompts[2]
-    whole = reader._encode([text])[0]
+    whole = reader._encode([text])[text]
     shared = len(reader._head) - 1
     kept = reader._reads([[text]])[0].tokens
     assert len(kept) == limit

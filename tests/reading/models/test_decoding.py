@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.reading.answers import Rule, rule_of
 from engine.reading.models.decoding import Continuation, Writer, grows
-from engine.reading.models.encoder_decoder import EncoderDecoderReader, _Read
+from engine.reading.models.encoder_decoder import EncoderDecoderReader, _EncoderRead
 from engine.reading.protocol import ReaderSpec
 from tests.expected import refused
 
@@ -288,7 +288,7 @@ def write_together(tokenizer, rows, stop):
     reader._writer = Writer(spec(stop=stop, max_new_tokens=8), tokenizer, ends)
     reader._model, reader._start = script, script.start
     reader._rule, reader._special = Rule(stop), ends
-    return reader._decode([_Read([]) for _ in rows], None, {}), script.steps
+    return reader._decode([_EncoderRead([]) for _ in rows], None, {}), script.steps
 
 
 def in_full(tokenizer, tokens, stop):

@@ -16,8 +16,8 @@ from engine import tables
 from engine.machine import batching, model_files
 from engine.machine.device import bf16_rows_are_steady
 from engine.machine.pool import PoolSettings
+from engine.reading.models.decoding import padded_length
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
-from engine.reading.models.t5_attention import padded_length
 from engine.reading.models.weights import resolve
 from engine.reading.plan import WANTED, output_columns
 from engine.reading.protocol import ReaderSpec

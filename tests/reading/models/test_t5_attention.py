@@ -4,15 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.reading.models import t5_attention
+from engine.reading.models.decoding import STEP, padded_length
 from engine.reading.models.t5_attention import (
-    STEP,
     Encodings,
     PaddedReads,
     PaddedTexts,
     Part,
     ReadByRead,
     TextByText,
-    padded_length,
 )
 
 HEADS, WIDTH = 4, 64
@@ -37,7 +36,7 @@ def in_full(bias, length):
 
 def begun(attention):
     """An attention that has its numbers on the device."""
-    attention.begin([torch.from_numpy(numbers) for numbers in attention.numbers()])
+    attention.begin([torch.from_numpy(numbers) for numbers in attention.numbers])
     return attention
 
 
@@ -164,7 +163,7 @@ def test_neighbours_are_one_product_and_nothing_is_copied():
     assert [row for row, _ in cross._alone] == [0]
     ((row, runs),) = cross._fused
     assert (row, len(runs)) == (3, 1)
-    keys, _ = kept.keys_values(1, 64, 0, 2)
+    keys, _ = cross._at(1, runs[0])
     assert keys.data_ptr() == kept.tables[64][1].data_ptr()
 
 

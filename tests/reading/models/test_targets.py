@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput
 
-from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
+from engine.reading.models.decoding import padded_length
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
 from engine.reading.models.tokenizing import PromptRead, target_tokens
 from engine.reading.readers import specify
@@ -130,7 +130,10 @@ def test_a_batch_has_room_for_the_prompt_of_its_targets(bundled_spec, tmp_path):
     groups = list(model.batches(asked, memory=10**12, max_tokens=640))
     assert sorted(place for group in groups for place in group) == list(range(60))
     for group in groups:
-        assert round_up(450) + sum(round_up(len(asked[place].target)) for place in group) <= 640
+        assert (
+            padded_length(450) + sum(padded_length(len(asked[place].target)) for place in group)
+            <= 640
+        )
 
 
 @pytest.mark.parametrize("kind", ["t5", "flan-t5", "umt5"])
