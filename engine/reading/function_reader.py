@@ -23,12 +23,9 @@ _STYLE = "chat"  # the template of models that were trained on conversations
 
 
 def specify_function(reader: ReaderFunction, ask: ReaderAsk) -> tuple[ReaderSpec, Prompt]:
-    """The specification of a reading function and its prompt.
+    """The specification of a reading function and its prompt; the template's ends of outputs are not used.
 
-    The function decides where outputs end: the template's ``stop`` and ``max_new_tokens`` are not used.
-
-    Raises:
-        InputError: the prompt needs more than a text (Fusion-in-Decoder, choices, a limit of tokens), or is invalid.
+    An InputError if the prompt needs more than a text (Fusion-in-Decoder, choices, a limit of tokens), or is invalid.
     """
     if ask.augmentation == "fid":
         problem = f"the reader {reader.name} is a function and cannot do Fusion-in-Decoder"
@@ -94,11 +91,7 @@ class FunctionReader:
         """Call the function, which may be an ``async def``, once for all reads.
 
         An exception or None in the place of a text fails that read; an exception of a generator fails all remaining
-        reads.
-
-        Raises:
-            InputError: the function does not return a text for each prompt, in order.
-            Exception: any exception that the function raises before its first text.
+        reads, and is raised before the first text. An InputError if there is no text for each prompt, in order.
         """
         name = self._function.reader.name
         prompts = [self._function.prompt("".join(pieces)) for pieces in inputs]

@@ -29,8 +29,7 @@ from engine.sources.io.digests import digest
 from engine.sources.io.folders import Folder
 from engine.tables import READ_KEY
 
-_ABOUT, _REREAD = "about-", "reread-"
-_ENDED = "ended"
+_ABOUT, _REREAD, _ENDED = "about-", "reread-", "ended"
 # Suffix that some servers add to the name of a model: the date, or the number, of a version.
 _VERSION = re.compile(r"[-@:](\d{4}-\d\d-\d\d|\d{3,8})$")
 
@@ -76,8 +75,7 @@ def with_origin(
 ) -> ReaderSpec:
     """The reader with the origin of its stored reads; an InputError if they are of another model, or of other code.
 
-    Args:
-        begun: identifies the evaluation, so that a stopped reread resumes; empty if none begins.
+    ``begun`` identifies the evaluation, so that a stopped reread resumes; empty if none begins.
     """
     if not spec.is_kept:
         return spec

@@ -47,11 +47,8 @@ def planning_of(piece: int) -> int:
 
 
 class Ledger(Counts):
-    """The actor: counts attempts, and holds units back until actors need them.
-
-    Args:
-        paces: a file for the paces that units were cut for.
-        waits: whether units are cut when actors need them; else as soon as their shard is planned.
+    """The actor. ``paces``: a file for the paces that units were cut for; ``waits``: whether units are cut when actors
+    need them, and not as soon as their shard is planned.
     """
 
     def __init__(self, paces: str = os.devnull, *, waits: bool = True) -> None:

@@ -38,9 +38,7 @@ USER_ERRORS = (InputError, WriteError, ReadError)
 class Local:
     """Reads in this process; readers that share a model are loaded for their first units, and are roles by their place.
 
-    Args:
-        places: stores by reader; None if its reads are not kept.
-        bounds: holds the bounds of all reads of the driver.
+    ``places`` are stores by reader, None if its reads are not kept; ``bounds`` holds those of all reads of the driver.
     """
 
     actors, gpu, alone, on_ray, bounds_itself = 1, False, False, False, False
@@ -150,10 +148,8 @@ class Local:
     ) -> UnitResult:
         """Read a unit, by ``finish`` if it has started; after an error read by read, so that a bad read fails alone.
 
-        All reads of a call fail if the reader is a function, which may pay for prompts.
-
-        Raises:
-            ReadError: all reads of a reader's first unit (for a function, of its first two) fail alike.
+        All reads of a call fail if the reader is a function, which may pay for prompts. A ReadError if all reads of a
+        reader's first unit (for a function, of its first two) fail alike.
         """
         role, reader, start = unit.reader, self.reader(unit.reader), time.perf_counter()
         before = replace(reader.stats)

@@ -200,9 +200,7 @@ def read_notes(
 ) -> Iterator[Note]:
     """Notes on readers, and on the costs of their reads.
 
-    Args:
-        truncated: reads whose input was cut.
-        skips: whether figures leave out queries of failed reads.
+    ``truncated``: reads whose input was cut; ``skips``: whether figures leave out queries of failed reads.
     """
     specs, costs = [spec for spec, _ in read], [reading for _, reading in read]
 

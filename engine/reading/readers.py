@@ -71,10 +71,8 @@ def specify_asked(
 ) -> tuple[ReaderSpec, Prompt]:
     """The specification of a reader and its prompt; the default engine is vLLM if the reading machines have it.
 
-    An InputError if the reader cannot be used, or must score texts and cannot.
-
-    Args:
-        reads: whether the reader itself reads, and no executor in its place.
+    ``reads``: whether the reader itself reads, and no executor in its place. An InputError if the reader cannot be
+    used, or must score texts and cannot.
     """
     if own := reader.own(ask.model):
         spec, prompt = specify_function(own, ask)
@@ -322,11 +320,9 @@ def _refuse_too_long(path: Path, prompt: Prompt, room: int) -> None:
 
 
 def load(spec: ReaderSpec) -> Reader:
-    """Load a reader in this process.
+    """Load a reader in this process; an InputError if the model cannot be loaded.
 
-    Raises:
-        ReadError: the weights or the code on this machine differ from the specification, or its GPU failed.
-        InputError: the model cannot be loaded.
+    A ReadError if weights or code on this machine differ from the specification, or its GPU failed.
     """
     engine = ENGINES[spec.engine]
     reader: Reader

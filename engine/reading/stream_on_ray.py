@@ -63,11 +63,8 @@ _DIED = (
 class OnRay:
     """Reads on Ray Data; Ray must be running (``backends.Backend``).
 
-    Actors commit their reads, or this process does if it holds the inputs.
-
-    Args:
-        local: the readers of an actor.
-        on_event: called with a line when nodes come or go, actors restart, or the pool waits.
+    Actors host the readers of ``local``, and commit their reads, or this process does if it holds the inputs.
+    ``on_event`` is called with a line when nodes come or go, actors restart, or the pool waits.
     """
 
     alone, on_ray = False, True

@@ -177,8 +177,7 @@ class ApiSettings(ServerSettings):
     def require_server(self, what: str) -> None:
         """Refuse an unusable server before a request for ``what``; credentials in its address are masked.
 
-        Raises:
-            InputError: an invalid address, no openai client, or no key for a server that requires one.
+        It has an invalid address, there is no openai client, or no key for a server that requires one.
         """
         _refuse_address(self.address, "`base_url`" if self.base_url else ADDRESS_VARIABLE)
         require(what, "api")

@@ -71,12 +71,9 @@ class Batch:
         return self._errors.get(name, f"no answer to it is in {listed([*map(str, self._in)])}")
 
     def write(self) -> None:
-        """Write the requests, each file whole or not at all.
+        """Write the requests, each file whole or not at all, and say by a LaterError how to go on, if there are any.
 
-        Raises:
-            LaterError: there are requests; the text tells the user how to continue.
-            InputError: the file of a part exists.
-            WriteError: a file cannot be written.
+        An InputError if a file exists, a WriteError if it cannot be written.
         """
         if self._out is None or not self._requests:
             return
@@ -158,12 +155,7 @@ class Ticket:
 
 
 class Limits:
-    """Starts requests as the limits allow; safe for threads.
-
-    Args:
-        clock, sleep: time, in seconds.
-        after: the limits of earlier requests to the server; these requests count in the first minute.
-    """
+    """Starts requests as the limits allow; safe for threads. Requests of ``after`` count in the first minute, too."""
 
     def __init__(
         self,

@@ -78,12 +78,9 @@ class Requests(Local):
     def run(self, plan: pl.DataFrame, units: Sequence[Unit]) -> Iterator[UnitResult]:
         """Read the units of a plan; results come as reads end, in pieces of units.
 
-        Finished reads are handed on before the error is raised, if requests must stop (a bound is reached, the key is
-        refused, the server is gone) or the process is interrupted.
-
-        Raises:
-            InputError: the prompts alone exceed the bounds; no request was sent.
-            ReadError: requests must stop.
+        An InputError if the prompts alone exceed the bounds, before any request; a ReadError if requests must stop (a
+        bound is reached, the key is refused, the server is gone). Finished reads are handed on first, as before an
+        interrupt.
         """
         apis = [spec.api for spec in self.specs if spec.api]
         (settings,) = {api.settings for api in apis}
