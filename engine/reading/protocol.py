@@ -39,37 +39,27 @@ READING_VERSION = 3
 class ReaderEngine:
     """An engine that runs readers: its abilities, and its code as ``module:name`` in ``engine.reading``, imported on use.
 
-    Attributes:
-        title: its name in messages.
-        readers: its ``Reader`` classes by architecture; each takes a ``ReaderSpec``.
-        help: its part in the help of ``engine``; empty if the name of a reader chooses it.
-        modules, install: required modules, and the remedy if one is missing.
-        libraries: packages whose versions its reads depend on.
-        choices: the most texts between which it chooses; None for any number.
-        scores: the log-probabilities that it gives.
-        generation: the settings of ``generation_config.json`` that it applies; None for all that change logits.
-        loads_alone: whether it mistakes memory that other processes allocate during its load for its own.
-        stored_bytes: takes a model (``weights.Weights``) and returns the bytes of weights used in stored form, 0 for none;
-            refuses unreadable weights. If empty, the engine refuses quantised weights.
-        refuse_gpus: takes a ``ReaderSpec`` and refuses its number of GPUs; if empty, a model is on one GPU.
-        refuse_memory: takes a ``ReaderSpec`` and refuses a budget for a CPU that lacks room beside the weights.
-        prepare: sets up a process before torch is loaded.
+    If it has no ``stored_bytes``, it refuses quantised weights; without ``refuse_gpus``, a model is on one GPU.
     """
 
-    title: str
-    readers: Mapping[Architecture, str]
-    help: str = ""
-    modules: tuple[str, ...] = ()
-    install: str = ""
-    libraries: tuple[str, ...] = ()
-    choices: int | None = None
-    scores: tuple[Scores, ...] = ("target", "own")
+    title: str  # its name in messages
+    readers: Mapping[Architecture, str]  # classes that take a ``ReaderSpec``
+    help: str = ""  # its part in the help of ``engine``; empty if the name of a reader chooses it
+    modules: tuple[str, ...] = ()  # required ones
+    install: str = ""  # the remedy if a module is missing
+    libraries: tuple[str, ...] = ()  # packages whose versions its reads depend on
+    choices: int | None = None  # the most between which it chooses; None for any number
+    scores: tuple[Scores, ...] = ("target", "own")  # the log-probabilities that it gives
+    # The settings of ``generation_config.json`` that it applies; None for all that change logits.
     generation: Collection[str] | None = None
-    loads_alone: bool = False
+    loads_alone: bool = False  # it takes memory that others allocate during its load for its own
+    # Takes ``weights.Weights``; returns the bytes of weights used in stored form, or refuses unreadable weights.
     stored_bytes: str = ""
-    refuse_gpus: str = ""
-    refuse_memory: str = ""
-    prepare: str = ""
+    refuse_gpus: str = ""  # takes a ``ReaderSpec``, and refuses its number of GPUs
+    refuse_memory: str = (
+        ""  # takes a ``ReaderSpec``, and refuses a budget of too little room on a CPU
+    )
+    prepare: str = ""  # sets up a process before torch is loaded
 
 
 def call(place: str, *arguments: object) -> Any:
@@ -120,83 +110,57 @@ def versions(specs: Sequence[ReaderSpec] = ()) -> dict[str, str]:
 class ReaderSpec:
     """Everything that a process needs to load a reader; sent to every actor.
 
-    The first group of fields decides the outputs and is part of every read's key; the second only decides speed, memory
-    and messages.
-
-    Attributes:
-        weights: SHA-256 over the model's files, see ``engine.reading.models.weights.resolve``.
-        max_new_tokens: the most tokens that are generated, 1 or more.
-        stop: generation ends before the earliest occurrence of a stop string.
-        max_input_tokens: longest input in tokens, without generated ones; longer inputs are cut, and counted as
-            truncated. 0 for as many as the model's positions allow.
-        tail_marker: the beginning of the part of a prompt that must not be cut (the question).
-        special_tokens: whether the tokenizer adds special tokens; False if they are in a prompt's text, as in a chat's.
-        choices: empty for a reader that writes; else the texts from which it chooses its answer, by the probabilities
-            of their first tokens, in one forward pass. A single choice has its probability among all tokens.
-        scores: empty for a reader that writes or chooses; ``target`` if the last input of a read is the text to score
-            by its log-probability, after the prompt; ``own`` if the reader writes and returns that of its own text.
-        thought: the opening and closing tags of a thought before an answer.
-        room: tokens for a thought that the prompt begins, generated in addition to the answer's; 0 if it begins none.
-        generation: settings of the model's ``generation_config.json`` that apply, as JSON; empty for none.
-        executor: the name of the program that reads in the model's place; empty if the model reads.
-        code: SHA-256 of the model's Python files, which may run; empty if none may.
-        shared_prefix: text that many inputs begin with; its keys and values are computed once, and it is never cut.
-        begun: whether nothing but the tokenizer's begin token stands before the passages.
-        fused_attention: whether prompts of a decoder-only model go through the flash kernel in our own loops on a CPU.
-        api: for a model behind an API, without weights and precision; else None. Bounds on requests decide nothing.
-        function: for a reader that is a function, without weights and precision; else None.
-        renewals: how often its reads were repeated to replace stored ones.
-
-        parameters: number of the model's parameters; for quantised weights, of the numbers that they are packed in.
-        quantised_bytes: bytes of quantised weights in stored form; 0 for weights in ``dtype``.
-        name: the user's name for it, in messages and reports.
-        not_applied: names of settings of ``generation_config.json`` that would change its outputs but are not applied.
-        source: the location of the same weights on a machine without ``path``; the name if empty.
-        memory: bytes that an actor may use for weights, activations and cache; 0 means the default.
-        threads: CPU threads of an actor; 0 means all that torch sees.
-        gpus: how many GPUs of a node hold the model together (tensor parallelism, with vLLM only).
-        batch_tokens: the most padded tokens of a batch; 0 for the device's default.
-        about: the maker of the reads, as recorded beside them (``engine.reading.identity``); empty if ``weights`` says it.
-        earlier: older fingerprints under which the store may have its reads.
-        doubts: phrases about other possible makers of stored reads, for messages.
+    Fields that decide the outputs are part of every read's key (``fingerprint``); the others only decide speed, memory
+    and messages. Defaults suit a reader without weights, whose precision is unknown.
     """
 
-    # Defaults suit a reader without weights, whose precision is unknown.
-    weights: str = ""
+    weights: str = ""  # SHA-256 over the model's files (``engine.reading.models.weights.resolve``)
     architecture: Architecture = "causal"
     dtype: Dtype = "float32"
-    max_new_tokens: int
-    stop: tuple[str, ...] = ()
+    max_new_tokens: int  # 1 or more
+    stop: tuple[str, ...] = ()  # generation ends before the earliest occurrence of one
+    # Longest input in tokens; longer inputs are cut, and counted as truncated. 0 for as many as there are positions.
     max_input_tokens: int = 0
     path: str = ""
-    parameters: int = 0
-    name: str
-    tail_marker: str = ""
+    parameters: int = 0  # for quantised weights, of the numbers that they are packed in
+    name: str  # the user's, in messages and reports
+    tail_marker: str = ""  # begins the part of a prompt that must not be cut (the question)
     engine: str = "transformers"  # a name of ``ENGINES``
-    special_tokens: bool = True
+    special_tokens: bool = (
+        True  # added by the tokenizer; False if a prompt's text has them, as a chat's
+    )
+    # Empty for a reader that writes; else the texts from which it chooses its answer, by the probabilities of their first
+    # tokens, in one forward pass. A single choice has its probability among all tokens.
     choices: tuple[str, ...] = ()
+    # Empty for a reader that writes or chooses; ``target`` if the last input of a read is the text to score by its
+    # log-probability, after the prompt; ``own`` if the reader writes and returns that of its own text.
     scores: Scores = ""
-    thought: tuple[str, str] = THINK
-    room: int = 0
-    generation: str = ""
-    executor: str = ""
-    code: str = ""
-    shared_prefix: str = ""
-    begun: bool = False
-    fused_attention: bool = False
-    memory: int = 0
-    threads: int = 0
-    gpus: int = 1
-    batch_tokens: int = 0
-    quantised_bytes: int = 0
-    not_applied: tuple[str, ...] = ()
-    source: str = ""
+    thought: tuple[str, str] = THINK  # the opening and closing tags of a thought before an answer
+    room: int = 0  # tokens for a thought that the prompt begins, in addition to the answer's
+    generation: str = (
+        ""  # settings of ``generation_config.json`` that apply, as JSON; empty for none
+    )
+    executor: str = ""  # the program that reads in the model's place; empty if the model reads
+    code: str = ""  # SHA-256 of the model's Python files, which may run; empty if none may
+    shared_prefix: str = ""  # many inputs begin with it: it is computed once, and never cut
+    begun: bool = False  # nothing but the tokenizer's begin token stands before the passages
+    fused_attention: bool = False  # prompts go through the flash kernel in our own loops on a CPU
+    memory: int = 0  # bytes of an actor for weights, activations and cache; 0 means the default
+    threads: int = 0  # CPU threads of an actor; 0 means all that torch sees
+    gpus: int = 1  # of a node, which hold the model together (tensor parallelism, with vLLM only)
+    batch_tokens: int = 0  # the most padded tokens of a batch; 0 for the device's default
+    quantised_bytes: int = 0  # of weights in stored form; 0 for weights in ``dtype``
+    not_applied: tuple[str, ...] = ()  # settings that would change outputs, as ``generation``
+    source: str = ""  # of the same weights on a machine without ``path``; the name if empty
+    # For a model behind an API, or a function, without weights and precision.
     api: ApiSpec | None = None
     function: FunctionSpec | None = None
-    renewals: int = 0
-    about: str = ""
-    earlier: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
+    renewals: int = 0  # how often its reads were repeated to replace stored ones
+    about: str = ""  # the maker of the reads (``reading.identity``); empty if ``weights`` says it
+    earlier: tuple[str, ...] = ()  # older fingerprints under which the store may have its reads
+    doubts: tuple[
+        str, ...
+    ] = ()  # phrases about other possible makers of stored reads, for messages
 
     @property
     def is_kept(self) -> bool:
@@ -267,31 +231,24 @@ class ReaderSpec:
 class ReadOutput:
     """The result of a read; columns of reads (``plan.OUTPUT_COLUMNS``) are derived from its fields.
 
-    Attributes:
-        output: the text, the choice (``ReaderSpec.choices``) or the scored target; empty for a failed read.
-        prompt_tokens: tokens of the prompt, after any cut.
-        output_tokens: generated tokens; 0 if the reader chooses; the target's tokens if it scores a target.
-        failure: the reason of a failed read; None if it succeeded.
-        confidence: for a reader that chooses, the probability of the first choice relative to all
-            choices (a single choice: relative to all tokens). For a reader that scores, the probability per token of
-            the target or of its own text: exp of the mean log-probability. Else None.
-        thought: text before the answer, if the reader thinks; else None.
-        seconds: duration of the call if it was a request of its own; None if calls were read together.
-        ended: the reason for the end of the output (``Ended``; servers report stop for the first two alike); None if
-            unknown, or if the reader chooses or scores.
-        mass: total probability of all choices among all tokens, if the reader chooses between several; else None.
+    ``confidence`` is a probability. A reader that chooses gives that of the first choice relative to all choices (a
+    single choice: relative to all tokens); a reader that scores gives that per token of the target or of its own text:
+    exp of the mean log-probability.
     """
 
-    output: str
-    prompt_tokens: int
-    output_tokens: int
+    output: str  # the text, the choice or the scored target; empty for a failed read
+    prompt_tokens: int  # after any cut
+    output_tokens: (
+        int  # generated ones; 0 if the reader chooses; the target's if it scores a target
+    )
     truncated: bool
-    failure: str | None = None
+    failure: str | None = None  # the reason of a failed read
     confidence: float | None = None
-    thought: str | None = None
-    seconds: float | None = None
+    thought: str | None = None  # text before the answer, if the reader thinks
+    seconds: float | None = None  # of a request of its own; None if calls were read together
+    # ``Ended``, where servers report stop for the first two alike; None if unknown, or if the reader chooses or scores.
     ended: str | None = None
-    mass: float | None = None
+    mass: float | None = None  # of all choices among all tokens, if it chooses between several
 
     def __post_init__(self) -> None:
         # Every text enters here, from models, servers and users' code.
@@ -308,27 +265,19 @@ class ReadOutput:
 
 @dataclass
 class ReaderStats:
-    """Counters of a reader since it was loaded.
+    """Counters of a reader since it was loaded."""
 
-    Attributes:
-        padded_tokens: tokens computed for the prompts, padding included.
-        prompt_tokens: tokens computed without padding; a beginning that several prompts share counts once.
-        peak_memory: in bytes, on the device that the reader runs on.
-        token_bytes: measured bytes per prompt token; 0 if not measured.
-        nanoseconds_ahead: time spent ahead on later calls; a call's part and tokens count when its turn comes.
-        alone: 1 if texts are read one at a time, since the model reads the padding of others.
-    """
-
-    padded_tokens: int = 0
-    prompt_tokens: int = 0
+    padded_tokens: int = 0  # computed for the prompts, padding included
+    prompt_tokens: int = 0  # without padding; a beginning that several prompts share counts once
     memory_halvings: int = 0
-    peak_memory: int = 0
-    token_bytes: int = 0
+    peak_memory: int = 0  # in bytes, on the device that the reader runs on
+    token_bytes: int = 0  # measured per prompt token; 0 if not measured
     retried: int = 0
     changed_servers: int = 0
     unreported: int = 0
+    # Time spent ahead on later calls: a call's part and tokens count when its turn comes.
     nanoseconds_ahead: int = 0
-    alone: int = 0
+    alone: int = 0  # 1 if texts are read one at a time, since the model reads the padding of others
 
 
 class Reader(Protocol):
