@@ -62,20 +62,14 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule that splits a text into thought and answer.
+    """The rule that splits a text into thought and answer."""
 
-    Attributes:
-        stop: an answer ends before the earliest stop string.
-        chat: whether blanks before the first word never end an answer; a completion may continue with the next
-            example after a line break.
-        tags: the opening and closing tags of a thought.
-        opened: whether the prompt opens the thought, so that texts have only the closing tag.
-    """
-
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()  # an answer ends before the earliest of these
+    # Whether blanks before the first word never end an answer; a completion may continue with the next example after a
+    # line break.
     chat: bool = False
-    tags: tuple[str, str] = THINK
-    opened: bool = False
+    tags: tuple[str, str] = THINK  # the opening and closing tags of a thought
+    opened: bool = False  # the prompt opens the thought, so that texts have only the closing tag
 
     def parts(self, text: str) -> Parts:
         """Split a text: first cut off its thought, then everything from a stop string on.

@@ -22,16 +22,11 @@ Progress = Callable[[int, int], None]
 
 
 class Backend(Protocol):
-    """Does the reads of readers that share a model: ``Local``, its kinds, or ``stream_on_ray.OnRay``.
+    """Does the reads of readers that share a model: ``Local``, its kinds, or ``stream_on_ray.OnRay``."""
 
-    Attributes:
-        actors, gpu: the most actors that there may be, and whether they have GPUs: units are cut for them.
-        alone: whether a function reads here, whose units are not cut small.
-    """
-
-    actors: int
-    gpu: bool
-    alone: bool
+    actors: int  # the most that there may be: units are cut for them
+    gpu: bool  # whether they have GPUs
+    alone: bool  # a function reads here, whose units are not cut small
     on_ray: bool
 
     def read(self, plans: Plans) -> Iterator[UnitResult]:

@@ -53,36 +53,24 @@ class UnitResult:
     """The outputs and costs of the reads of a unit.
 
     The reader, or a user's program, fills the first seven fields; the others follow from the plan (``planned``).
-
-    Attributes:
-        outputs: of all reads, in order; empty if another process has them.
-        worker: identifies the process.
-        seconds: the reader's time on this unit.
-        stats: its counters since it was loaded (``ReaderStats``).
-        computed_tokens, padded_tokens: of this unit alone.
-        plan: the plan of its shard, without reads.
-        done: reads of this unit; 0 if the shard has nothing to read.
-        reads: the reads table of successful reads; None if another process has it.
-        failures: query id and reason of failed reads, by read key.
-        kinds: its costs, by kind of reads.
-        file: the name of its file in the store, if stored.
     """
 
     unit: Unit
-    outputs: Sequence[ReadOutput]
-    worker: str
-    seconds: float
-    stats: dict[str, int]
-    computed_tokens: int = 0
-    padded_tokens: int = 0
-    plan: ReadPlan = _NO_PLAN
-    done: int = 0
-    reads: pl.DataFrame | None = None
+    outputs: Sequence[ReadOutput]  # of all reads, in order; empty if another process has them
+    worker: str  # identifies the process
+    seconds: float  # the reader's time on this unit
+    stats: dict[str, int]  # its counters since it was loaded (``ReaderStats``)
+    computed_tokens: int = 0  # of this unit alone
+    padded_tokens: int = 0  # of this unit alone
+    plan: ReadPlan = _NO_PLAN  # of its shard, without reads
+    done: int = 0  # reads of this unit; 0 if the shard has nothing to read
+    reads: pl.DataFrame | None = None  # successful ones; None if another process has them
+    # Query id and reason of failed reads, by read key.
     failures: dict[str, tuple[str, str]] = field(default_factory=dict)
     prompt_tokens: int = 0
     output_tokens: int = 0
-    kinds: Kinds = field(default_factory=dict)
-    file: str = ""
+    kinds: Kinds = field(default_factory=dict)  # its costs
+    file: str = ""  # the name of its file in the store, if stored
 
     @classmethod
     def without_reads(cls, plan: ReadPlan) -> UnitResult:
@@ -113,55 +101,35 @@ class UnitResult:
 
 @dataclass(kw_only=True)
 class ReadingCosts:
-    """Costs of a job's reads.
+    """Costs of a job's reads."""
 
-    Attributes:
-        wanted: distinct reads that the job needs.
-        reused: reads found in the store.
-        done: reads done now, failed ones included.
-        seconds: wall-clock seconds of reading, start of the actors included; for shared actors, this job's share by
-            ``reader_seconds``.
-        reader_seconds: time that the actors spent reading, in total.
-        prompt_tokens, output_tokens: of the reads done now.
-        computed_tokens: prompt tokens that were computed; a beginning that several prompts share counts once.
-        padded_tokens: the same with padding.
-        memory_halvings: batches halved because memory ran out.
-        changed_servers: answers that named another model, or another fingerprint of the server, than the first.
-        unreported_answers: answers without a count of their tokens, which count as 0.
-        alone: reads done one at a time, since the model reads the padding of others.
-        workers: peak memory in bytes, by actor.
-        damaged_files: paths of damaged files of the store, now set aside; wanted reads in them were done again.
-        lost_nodes, joined_nodes: nodes that left or joined the cluster during reading.
-        restarted_actors: actors whose process ended and restarted.
-        repeated_units: units of work that began more than once.
-        waited_seconds: time without any node that an actor fits on.
-        kinds: the same by kind of reads.
-    """
-
-    wanted: int = 0
-    reused: int = 0
-    done: int = 0
+    wanted: int = 0  # distinct reads that the job needs
+    reused: int = 0  # reads found in the store
+    done: int = 0  # reads done now, failed ones included
     failed: int = 0
+    # Wall-clock seconds of reading, start of the actors included; for shared actors, this job's share by
+    # ``reader_seconds``.
     seconds: float = 0.0
     reads_per_second: float = 0.0
-    reader_seconds: float = 0.0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    computed_tokens: int = 0
-    padded_tokens: int = 0
+    reader_seconds: float = 0.0  # time that the actors spent reading, in total
+    prompt_tokens: int = 0  # of the reads done now
+    output_tokens: int = 0  # of the reads done now
+    computed_tokens: int = 0  # of prompts; a beginning that several prompts share counts once
+    padded_tokens: int = 0  # the same with padding
     padding_share: float = 0.0
-    memory_halvings: int = 0
+    memory_halvings: int = 0  # batches halved because memory ran out
     retried_requests: int = 0
-    changed_servers: int = 0
-    unreported_answers: int = 0
-    alone: int = 0
-    workers: dict[str, int] = field(default_factory=dict)
+    changed_servers: int = 0  # answers that named another model or fingerprint than the first
+    unreported_answers: int = 0  # answers without a count of their tokens, which count as 0
+    alone: int = 0  # reads done one at a time, since the model reads the padding of others
+    workers: dict[str, int] = field(default_factory=dict)  # peak memory in bytes, by actor
+    # Paths of damaged files of the store, now set aside; wanted reads in them were done again.
     damaged_files: list[str] = field(default_factory=list)
     lost_nodes: int = 0
     joined_nodes: int = 0
-    restarted_actors: int = 0
-    repeated_units: int = 0
-    waited_seconds: float = 0.0
+    restarted_actors: int = 0  # actors whose process ended and restarted
+    repeated_units: int = 0  # units of work that began more than once
+    waited_seconds: float = 0.0  # time without any node that an actor fits on
     kinds: Kinds = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:

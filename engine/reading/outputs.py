@@ -34,30 +34,22 @@ _OF_WHOLE_OUTPUTS = ("em", "em-char", "accuracy")
 
 @dataclass(frozen=True)
 class OutputCounts:
-    """Counts of the outputs that readers wrote, without failed reads.
+    """Counts of the outputs that readers wrote, without failed reads; mappings are by role, but for ``commonest``."""
 
-    Attributes:
-        reads, empty: distinct reads, and reads with an empty output.
-        replaced: reads whose output contains U+FFFD, in place of invalid Unicode.
-        scored: distinct (query, output) pairs of queries with answers; end-to-end outputs if whole lists were read.
-        right: scored pairs with a value above 0.
-        holding: scored pairs whose output contains an answer as whole words.
-        marked: scored pairs with a higher value but for quotation marks, dashes, width or invisible characters.
-        commonest: outputs with the number of reads, the commonest first; not all outputs.
-        written, cut: by role, the reads with a written output, and the number cut at the limit of tokens.
-        masses: by role that chose, the number of reads per mass (``ReadOutput``), in two digits.
-    """
-
-    reads: int = 0
-    empty: int = 0
-    replaced: int = 0
+    reads: int = 0  # distinct ones
+    empty: int = 0  # reads with an empty output
+    replaced: int = 0  # reads whose output contains U+FFFD, in place of invalid Unicode
+    # Distinct (query, output) pairs of queries with answers; end-to-end outputs if whole lists were read.
     scored: int = 0
-    right: int = 0
-    holding: int = 0
+    right: int = 0  # scored pairs with a value above 0
+    holding: int = 0  # scored pairs whose output contains an answer as whole words
+    # Scored pairs with a higher value but for quotation marks, dashes, width or invisible characters.
     marked: int = 0
+    # Outputs with the number of reads, the commonest first; not all outputs.
     commonest: Mapping[str, int] = field(default_factory=dict)
-    written: Mapping[str, int] = field(default_factory=dict)
-    cut: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[str, int] = field(default_factory=dict)  # reads with a written output
+    cut: Mapping[str, int] = field(default_factory=dict)  # of these, cut at the limit of tokens
+    # The number of reads per mass (``ReadOutput``), in two digits.
     masses: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 

@@ -122,32 +122,21 @@ def longest_first(missing: pl.DataFrame, spec: ReaderSpec) -> pl.DataFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadPlan:
-    """A shard's missing reads for a reader, with the sizes of their units.
+    """A shard's missing reads for a reader; its units have ``least`` to ``most`` tokens, ``first`` at an unknown pace."""
 
-    Attributes:
-        reads: as ``longest_first`` gives them; empty if everything is stored.
-        wanted, reused: distinct reads of the reader in the shard; the part that is stored, or that another reader does.
-        role: the place of the reader among the readers that share a model.
-        span: the buckets of the shard's queries (``store.add``); None for any.
-        last: whether this reader reads nothing else of the shard, whatever these outputs are.
-        least, first, most: sizes of a unit: the minimum, the size at an unknown pace, and the maximum.
-        sharing: number of actors that read it; units shrink towards the end.
-        behind: approximate size of the reads after it.
-    """
-
-    reads: pl.DataFrame
-    wanted: int
-    reused: int = 0
+    reads: pl.DataFrame  # as ``longest_first`` gives them; empty if everything is stored
+    wanted: int  # distinct reads of the reader in the shard
+    reused: int = 0  # the part of these that is stored, or that another reader does
     shard: int = 0
-    role: int = 0
-    span: Range | None = None
+    role: int = 0  # the place of the reader among the readers that share a model
+    span: Range | None = None  # the buckets of the shard's queries (``store.add``); None for any
     damaged: tuple[str, ...] = ()
-    last: bool = True
+    last: bool = True  # this reader reads nothing else of the shard, whatever these outputs are
     least: int = 1
     first: int = 1
     most: int = 1
-    sharing: int = 1
-    behind: int = 0
+    sharing: int = 1  # number of actors that read it; units shrink towards the end
+    behind: int = 0  # approximate size of the reads after it
 
     @property
     def head(self) -> ReadPlan:

@@ -21,18 +21,15 @@ from engine.scoring.metrics import Metric, get_metric
 class ReaderAsk:
     """A model with its task, prompt and scoring.
 
-    Attributes:
-        model: the model's name, as in ``ReaderSettings.reader``.
-        task: the model's task; chooses the prompt.
-        prompt: a prompt template; None for the usual one of the task and the kind of model.
-        augmentation: how it gets its passage; None for the reader's way, in one prompt if the model is decoder-only.
-        scores: as in ``ReaderSpec``; the targets are the query's reference answers, each in a read of its own, or the
-            query itself if the task says so.
+    ``scores`` is as in ``ReaderSpec``; the targets are the query's reference answers, each in a read of its own, or the
+    query itself if the task says so.
     """
 
-    model: str
-    task: Purpose
+    model: str  # its name, as in ``ReaderSettings.reader``
+    task: Purpose  # chooses the prompt
+    # A template; None for the usual one of the task and the kind of model.
     prompt: str | None = None
+    # How it gets its passage; None for the reader's way, in one prompt if the model is decoder-only.
     augmentation: Augmentation | None = None
     scores: Scores = ""
 

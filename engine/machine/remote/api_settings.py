@@ -208,39 +208,26 @@ def _refuse_address(address: str, what: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ApiSpec:
-    """A model behind a server that speaks OpenAI's protocol.
+    """A model behind a server that speaks OpenAI's protocol."""
 
-    Attributes:
-        model: its name on the server.
-        settings: the server, and limits on requests.
-        system: the system message of a chat; empty for none.
-        parameters: request parameters besides model and messages (JSON).
-        embeds: whether requests return vectors, for texts in a JSON list.
-        server: the server's own fingerprint; empty if it reports none.
-        refused: unsupported parameters, which are not sent.
-        named: the model that the answer to the trial names; empty if it names none.
-        trial_answer: the answer to a greedy trial; else empty.
-        former: host and fingerprint that identified the server in earlier versions; None for its address.
-        opened: whether answers hold only the end of a thought, because the server's template writes its beginning.
-        thought: observed begin and end of thoughts if the prompt's differ; else None.
-        cut: tokens of the trial's answer with more room, if the prompt's limit cut it, 0 if their number is unknown;
-            None for a whole answer.
-        trial_tokens: tokens of the trial's prompt, as the server counts them; 0 if it does not.
-    """
-
-    model: str
+    model: str  # its name on the server
     settings: ApiSettings
-    system: str
-    parameters: str
-    embeds: bool = False
-    server: str = ""
-    refused: tuple[str, ...] = ()
+    system: str  # the system message of a chat; empty for none
+    parameters: str  # of requests, besides model and messages (JSON)
+    embeds: bool = False  # requests return vectors, for texts in a JSON list
+    server: str = ""  # the server's own fingerprint; empty if it reports none
+    refused: tuple[str, ...] = ()  # unsupported parameters, which are not sent
+    # Whether answers hold only the end of a thought, because the server's template writes its beginning.
     opened: bool = False
+    # Observed begin and end of thoughts, if the prompt's differ.
     thought: tuple[str, str] | None = None
+    # Tokens of the trial's answer with more room, if the prompt's limit cut it, 0 if their number is unknown; None for
+    # a whole answer.
     cut: int | None = None
-    trial_tokens: int = 0
-    named: str = ""
-    trial_answer: str = ""
+    trial_tokens: int = 0  # of the trial's prompt, as the server counts them; 0 if it does not
+    named: str = ""  # the model that the answer to the trial names; empty if it names none
+    trial_answer: str = ""  # to a greedy trial
+    # Host and fingerprint that identified the server in earlier versions; None for its address.
     former: tuple[str, str] | None = None
 
     @property

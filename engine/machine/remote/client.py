@@ -77,31 +77,21 @@ class _StreamedError(ValueError):
 
 @dataclass(frozen=True)
 class Answer:
-    """A server's answer.
+    """A server's answer."""
 
-    Attributes:
-        text: as received; None if the server gave none.
-        usage: tokens, as the server reports them; None if it does not.
-        finish: why the answer ended, in the protocol's words; empty if not reported.
-        likeliest: log-probabilities of the likeliest first tokens, by their text; None if not reported.
-        vectors: records of a vector and its text's place, for embedding requests.
-        tokens: tokens of the answer, without an echoed prompt, with log-probabilities or NaN; None for none.
-        server: the server's own fingerprint; empty for none.
-        model: the model that the answer names; empty for none.
-        thought: the model's preceding thought, if the server separates it from the answer; else None.
-        seconds: from the start of the last attempt to the answer; None in a batch.
-    """
-
-    text: str | None
-    usage: Usage | None
-    finish: str
+    text: str | None  # as received; None if the server gave none
+    usage: Usage | None  # as the server reports it; None if it does not
+    finish: str  # why the answer ended, in the protocol's words; empty if not reported
+    # Log-probabilities of the likeliest first tokens, by their text; None if not reported.
     likeliest: Mapping[str, float] | None
-    server: str
-    thought: str | None = None
+    server: str  # the server's own fingerprint; empty for none
+    thought: str | None = None  # the preceding one, if the server separates it from the answer
+    # Of the answer, without an echoed prompt, with log-probabilities or NaN; None for none.
     tokens: Sequence[tuple[str, float]] | None = None
+    # From the start of the last attempt to the answer; None in a batch.
     seconds: float | None = None
-    vectors: Sequence[Any] = ()
-    model: str = ""
+    vectors: Sequence[Any] = ()  # records of a vector and its text's place, for embedding requests
+    model: str = ""  # that the answer names
 
 
 class Client:

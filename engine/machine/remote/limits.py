@@ -116,16 +116,13 @@ _NAP = 1.0  # longest sleep at once: another thread may have changed the awaited
 
 
 class Usage(NamedTuple):
-    """Tokens of requests: of prompts, and of answers.
-
-    ``cached`` are prompt tokens from a server's cache, ``thought`` answer tokens of thoughts, and ``beside`` answer
-    tokens that only the server's total includes (thoughts, on some servers).
-    """
+    """Tokens of requests: of prompts, and of answers."""
 
     prompt: int = 0
     output: int = 0
-    cached: int = 0
-    thought: int = 0
+    cached: int = 0  # prompt tokens from a server's cache
+    thought: int = 0  # answer tokens of thoughts
+    # Answer tokens that only the server's total includes (thoughts, on some servers).
     beside: int = 0
 
     @property
