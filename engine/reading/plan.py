@@ -122,7 +122,7 @@ def longest_first(missing: pl.DataFrame, spec: ReaderSpec) -> pl.DataFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadPlan:
-    """A shard's missing reads for a reader; its units have ``least`` to ``most`` tokens, ``first`` at an unknown pace."""
+    """A shard's missing reads for a reader; units have ``least`` to ``most`` tokens, ``first`` at an unknown pace."""
 
     reads: pl.DataFrame  # as ``longest_first`` gives them; empty if everything is stored
     wanted: int  # distinct reads of the reader in the shard

@@ -44,23 +44,17 @@ class _Handover:
 
 
 class Requests(Local):
-    """Reads units by requests; its readers count over all shards, like an actor's.
-
-    Attributes:
-        ahead: bytes of the prompts of later shards.
-        ended: reads that have ended.
-        unanswered: the latest consecutive reads without an answer from the server.
-        windows: by role, the windows to which readers' servers cut prompts.
-        whole: by role, bytes of the longest doubtful prompt that was read whole.
-    """
+    """Reads units by requests; its readers count over all shards, like an actor's."""
 
     bounds_itself = True
 
     def __init__(self, local: Local) -> None:
         super().__init__(local.specs, local.places, local.bounds)
         self.stats = [ReaderStats() for _ in self.specs]
+        # Bytes of the prompts of later shards; reads that have ended, and the latest in a row without an answer.
         self.ahead = self.ended = self.unanswered = 0
-        self.windows: dict[int, Window] = {}
+        self.windows: dict[int, Window] = {}  # by role: those to which servers cut prompts
+        # By role: bytes of the longest doubtful prompt that was read whole.
         self.whole = Counter[int]()
 
     def read(self, plans: Plans) -> Iterator[UnitResult]:
