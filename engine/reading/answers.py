@@ -64,7 +64,7 @@ class Parts(NamedTuple):
 class Rule:
     """The rule that splits a text into thought and answer."""
 
-    stop: tuple[str, ...] = ()  # an answer ends before the earliest of these
+    stop: tuple[str, ...] = ()  # an answer ends before the earliest stop string
     # Whether blanks before the first word never end an answer; a completion may continue with the next example after a
     # line break.
     chat: bool = False

@@ -48,7 +48,7 @@ class OutputCounts:
     # Outputs with the number of reads, the commonest first; not all outputs.
     commonest: Mapping[str, int] = field(default_factory=dict)
     written: Mapping[str, int] = field(default_factory=dict)  # reads with a written output
-    cut: Mapping[str, int] = field(default_factory=dict)  # of these, cut at the limit of tokens
+    cut: Mapping[str, int] = field(default_factory=dict)  # written ones cut at the limit of tokens
     # The number of reads per mass (``ReadOutput``), in two digits.
     masses: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 

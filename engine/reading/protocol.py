@@ -56,9 +56,7 @@ class ReaderEngine:
     # Takes ``weights.Weights``; returns the bytes of weights used in stored form, or refuses unreadable weights.
     stored_bytes: str = ""
     refuse_gpus: str = ""  # takes a ``ReaderSpec``, and refuses its number of GPUs
-    refuse_memory: str = (
-        ""  # takes a ``ReaderSpec``, and refuses a budget of too little room on a CPU
-    )
+    refuse_memory: str = ""  # takes a ``ReaderSpec``, and refuses too small a budget for a CPU
     prepare: str = ""  # sets up a process before torch is loaded
 
 
@@ -126,9 +124,7 @@ class ReaderSpec:
     name: str  # the user's, in messages and reports
     tail_marker: str = ""  # begins the part of a prompt that must not be cut (the question)
     engine: str = "transformers"  # a name of ``ENGINES``
-    special_tokens: bool = (
-        True  # added by the tokenizer; False if a prompt's text has them, as a chat's
-    )
+    special_tokens: bool = True  # the tokenizer's; False if a prompt's text has them, as a chat's
     # Empty for a reader that writes; else the texts from which it chooses its answer, by the probabilities of their first
     # tokens, in one forward pass. A single choice has its probability among all tokens.
     choices: tuple[str, ...] = ()
@@ -137,9 +133,7 @@ class ReaderSpec:
     scores: Scores = ""
     thought: tuple[str, str] = THINK  # the opening and closing tags of a thought before an answer
     room: int = 0  # tokens for a thought that the prompt begins, in addition to the answer's
-    generation: str = (
-        ""  # settings of ``generation_config.json`` that apply, as JSON; empty for none
-    )
+    generation: str = ""  # settings of ``generation_config.json`` that apply, as JSON
     executor: str = ""  # the program that reads in the model's place; empty if the model reads
     code: str = ""  # SHA-256 of the model's Python files, which may run; empty if none may
     shared_prefix: str = ""  # many inputs begin with it: it is computed once, and never cut

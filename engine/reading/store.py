@@ -405,7 +405,7 @@ class _Changes:
 
 @lru_cache(maxsize=20)
 def _changes(uid: str) -> _Changes:
-    """The changes of one of the last few listings, by ``Listing.uid``."""
+    """The changes of a recent listing, by ``Listing.uid``."""
     return _Changes()
 
 

@@ -86,9 +86,9 @@ class Answer:
     likeliest: Mapping[str, float] | None
     server: str  # the server's own fingerprint; empty for none
     thought: str | None = None  # the preceding one, if the server separates it from the answer
-    # Of the answer, without an echoed prompt, with log-probabilities or NaN; None for none.
+    # Tokens of the answer, without an echoed prompt, with log-probabilities or NaN; None for none.
     tokens: Sequence[tuple[str, float]] | None = None
-    # From the start of the last attempt to the answer; None in a batch.
+    # Seconds from the start of the last attempt to the answer; None in a batch.
     seconds: float | None = None
     vectors: Sequence[Any] = ()  # records of a vector and its text's place, for embedding requests
     model: str = ""  # that the answer names
