@@ -210,8 +210,9 @@ def _write(
     parts, shards = result.parts, result.shards
     for name in _OF_QUERIES if parts else (*_OF_READS, *_OF_QUERIES):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
-    for name in parts.tables if parts else ():
-        parts.deliver(name, shards.shards, out / f"{name}.parquet")
+    if parts:
+        for name in parts.tables:
+            parts.deliver(name, shards.shards, out / f"{name}.parquet")
     queries = shards.queries().select(list(EVALUATED_QUERIES))
     write_parquet(queries, out / f"{_QUERIES}.parquet")
     _write_unless_empty(result.clusters, out, _CLUSTERS)
