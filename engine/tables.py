@@ -89,10 +89,6 @@ FIRST_USEFUL = "first_useful"
 WITHOUT_USEFUL = "without_useful"
 USEFUL = "useful"
 NOT_AGAIN = "not_again"
-QUESTIONS = "questions"
-RIGHT_BEFORE = "right_before"
-TURNED_WRONG = "turned_wrong"
-LOSS = "loss"
 UNCOVERED = "uncovered"
 USER_QUERIES = "user_queries"
 EVALUATION_QUERIES = "evaluation_queries"
@@ -375,8 +371,8 @@ TRACE_RUNS: Schema = {
 # Loss: the mean score from whole lists, less that without the step.
 TRACE_CREDIT: Schema = {
     RUN: pl.String(),
-    **dict.fromkeys((STEP, QUESTIONS, RIGHT_BEFORE, TURNED_WRONG), pl.Int64()),
-    **_floats(LOSS, LOW, HIGH),
+    **dict.fromkeys((STEP, "questions", "right_before", "turned_wrong"), pl.Int64()),
+    **_floats("loss", LOW, HIGH),
 }
 COVERAGE: Schema = {
     # Clusters of user and evaluation queries. Similarities are cosines.

@@ -5,7 +5,7 @@ Each data set of a study has its own file of options; all data sets share the op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -41,9 +41,8 @@ from engine.report.planning.planner import pace_for, plan_evaluation, take_sampl
 from engine.report.printed import answer_parts, full_parts
 from engine.report.summary import SHARDS, SUMMARY, Origin, input_files, name_files
 from engine.sources.io.folders import Folder, folder_at, require_folder
-from engine.sources.io.locations import Location, locate
+from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
-from engine.sources.runs.outputs import named_file
 from jobs._command import command_line
 from jobs._evaluation_options import (
     MODEL_FIELDS,
@@ -180,8 +179,7 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
             require_folder(place)
         models = {name: own[name] for name in MODEL_FIELDS}
         tables = {name: table.path for name, table in files.tables.items()}
-        recorded = [locate(named_file(path)[1]) for path in files.outputs]
-        inputs = given_files({**own, **tables, "run": list(files.run), "outputs": recorded})
+        inputs = given_files({**own, **tables, "run": list(files.run)})
         settings = next(iter(request.conditions.values()))
         refuse_overlap(Inputs(inputs, models), results.outputs(out, settings))
         if not own["overwrite"]:  # before inputs are read, which may take minutes
@@ -198,7 +196,7 @@ def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> 
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary if ``printed``.
 
     Inputs that are too large for memory are cut into shards, in the folder of the results, which must have no other
-    evaluation. Several conditions make a study; traces add tables to the first, step by step.
+    evaluation. Several conditions make a study; traces add tables to the first.
     """
     options, files, conditions, store, _ = request
     out, settings = options["out"], list(conditions.values())
@@ -229,8 +227,14 @@ def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> 
         result = evaluations[0]
         failed: Exception | None = None
         try:
-            for added in _with_traces(request, result, context):
-                result = added
+            if (steps := request.traces.tables.get(STEPS)) is not None:
+                step("counting the steps of traces")
+                result = replace(result, notes=(*result.notes, *request.traces.notes))
+                result = traces.with_traces(result, steps)
+                if options["leave_out"]:
+                    with shown_progress() as shown:
+                        again = replace(context, on_progress=shown)
+                        result = traces.with_credit(result, steps, again)
         except USER_ERRORS as error:
             failed = error  # after the results so far are written
         step("writing tables and the page")
@@ -242,20 +246,6 @@ def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> 
     if failed:
         raise failed
     return findings
-
-
-def _with_traces(
-    request: EvaluationRequest, result: Evaluation, context: Context
-) -> Iterator[Evaluation]:
-    if not request.traces.tables:
-        return
-    step("counting the steps of traces")
-    steps, notes = request.traces.tables[STEPS], (*result.notes, *request.traces.notes)
-    yield (result := traces.with_traces(replace(result, notes=notes), steps))
-    if request.options["leave_out"]:
-        with shown_progress() as shown:
-            again = replace(context, on_progress=shown)
-            yield traces.with_credit(result, steps, again)
 
 
 def _cut(
@@ -304,23 +294,24 @@ def plan_and_print(options: Mapping[str, Any], plan: forecast.PlanSettings) -> N
     for name, request in data_sets(options).items():
         if name:
             say(f"data set {name}:")
-        with written(request.traces, request.options["out"]):  # a temporary folder: they stay
-            settings, files = list(request.conditions.values()), request.files
+        settings, files = list(request.conditions.values()), request.files
         pace_for(plan, settings)  # before inputs are read
-        k = max(condition.k for condition in request.conditions)
-        pairs = shard_pairs(files, settings[0].running.shard_pairs, k=settings[0].ranking.k)
-        # Runs that carry texts, and several corpora, are not sampled.
-        sampled = pairs and files.corpus is not None
-        sample = take_sample(files, k=k, pairs=pairs) if sampled else None
-        step("reading the inputs")
-        inputs = InMemoryInputs.of_files(files, k=k).inputs if sample is None else sample.inputs
-        step("preparing the reader")
-        more = []
-        if request.options["leave_out"]:
-            more = [traces.edited(inputs, request.traces.tables[STEPS], settings[0])[:2]]
-        costs = plan_evaluation(
-            inputs, settings, plan, store=request.store, sample=sample, on_event=event, more=more
-        )
+        with written(request.traces, request.options["out"]):  # a temporary folder
+            k = max(condition.k for condition in request.conditions)
+            pairs = shard_pairs(files, settings[0].running.shard_pairs, k=settings[0].ranking.k)
+            # Runs that carry texts, and several corpora, are not sampled.
+            sampled = pairs and files.corpus is not None
+            sample = take_sample(files, k=k, pairs=pairs) if sampled else None
+            step("reading the inputs")
+            inputs = sample.inputs if sample else InMemoryInputs.of_files(files, k=k).inputs
+            step("preparing the reader")
+            more = []
+            if request.options["leave_out"]:
+                more = [traces.without_steps(inputs, request.traces.tables[STEPS], settings[0])[:2]]
+            store = request.store
+            costs = plan_evaluation(
+                inputs, settings, plan, store=store, sample=sample, on_event=event, more=more
+            )
         contents[name] = forecast.content(costs)
         standard_output().print_parts(forecast.shown(costs), with_options)
     say_json(contents if options["data"] else contents[""])

@@ -216,13 +216,16 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
 
 
 def given_files(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The input files among the options, by field."""
+    """The input files among the options, by field, without names of runs before them."""
+    from engine.sources.traces.read import named_file  # here, so that help is quick
 
     def is_path(value: Any) -> bool:
         values = value if isinstance(value, list | tuple) else [value]
         return any(isinstance(value, Path) for value in values)
 
-    return {n: value for n, value in options.items() if is_path(value) and n not in _WRITTEN}
+    files = {n: value for n, value in options.items() if is_path(value) and n not in _WRITTEN}
+    of_runs = files.keys() & {"outputs", "traces"}
+    return files | {n: [named_file(path)[1] for path in files[n]] for n in of_runs}
 
 
 def _actors(kind: type, tokens: tuple[Token, ...]) -> int | str:

@@ -16,12 +16,11 @@ from engine.messages.errors import InputError
 from engine.messages.notes import Note
 from engine.report.summary import SUMMARY
 from engine.sources.io.folders import folder_at
-from engine.sources.io.locations import Location, locate
+from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.queries.read import read_query_set
-from engine.sources.runs.outputs import named_file
 from engine.sources.runs.read import require_new_name
-from engine.sources.traces.read import read_traces
+from engine.sources.traces.read import Traces, named_file, read_traces
 from engine.tables import QUERY, QUERY_ID, RUN
 from jobs._evaluation_options import given_files
 from jobs._terminal import step
@@ -35,7 +34,7 @@ class TraceFiles(NamedTuple):
     """Traces as files: tables by name, the users' files that they are made of, by name, and notes on these."""
 
     tables: Mapping[str, pl.DataFrame] = {}
-    sources: Mapping[str, Path] = {}
+    sources: Mapping[str, Location] = {}
     notes: tuple[Note, ...] = ()
 
 
@@ -48,66 +47,54 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], TraceFil
     if options["leave_out"] and not options["traces"]:
         remedy = "give the traces, or leave it out"
         raise InputError("`leave_out` without `traces`", remedy, "settings.traces")
-    files = [(name, Path(file)) for name, file in map(named_file, options["traces"])]
-    given, folder = {"traces": [file for _, file in files]}, folder_at(options["out"]) / FOLDER
-    recorded = [locate(named_file(path)[1]) for path in options["outputs"]]
-    inputs = given_files({**options, **given, "outputs": recorded})
-    refuse_overlap(Inputs(inputs, {}), Outputs(folders=[folder.at]))
-    if not files or options["queries"] is None:
+    folder = folder_at(options["out"]) / FOLDER
+    refuse_overlap(Inputs(given_files(options), {}), Outputs(folders=[folder.at]))
+    if not options["traces"] or options["queries"] is None:
         return options, TraceFiles()
     step("reading the traces")
     queries = read_query_set(options["queries"], need_answers=False).table
     # As in runs, the text of a query stands for its id unless it is an id; here it must be of one query.
-    texts = queries.filter(~pl.col(QUERY).is_in(queries[QUERY_ID].implode()))
-    ids = dict(texts.select(QUERY, QUERY_ID).iter_rows())
-    ids |= dict.fromkeys(texts.filter(texts[QUERY].is_duplicated())[QUERY], "")
-    tables, names, every = dict[str, pl.DataFrame](), dict[str, Location](), []
-    sources, notes = {_OUTPUTS: files[0][1], STEPS: files[0][1]}, list[Note]()
-    for name, file in files:
+    texts = queries.filter(~pl.col(QUERY).is_in(queries[QUERY_ID].implode())).group_by(QUERY)
+    own_id = pl.when(pl.len() == 1).then(pl.col(QUERY_ID).first()).otherwise(pl.lit(""))
+    ids, every = dict(texts.agg(own_id).iter_rows()), list[Traces]()
+    tables, runs, notes = dict[str, pl.DataFrame](), dict[str, Location](), list[Note]()
+    for name, file in map(named_file, options["traces"]):
         every.append(read_traces(file, name, carried=not options["corpus"], ids=ids))
         notes += (replace(n, text=f"{file}: {n.text}", about=(str(file),)) for n in every[-1].notes)
         for run in every[-1].runs.partition_by(RUN, maintain_order=True):
-            require_new_name(file, name := run[RUN][0], names)
+            require_new_name(file, name := run[RUN][0], runs)
             safe = re.sub(r"[^\w.-]+", "-", name)[:60]
-            tables[table := f"run-{len(names)}-{safe}.parquet"] = run
-            sources[table] = file
-    runs = [*options["run"], *(Path(folder.place(name)) for name in tables)]
+            tables[f"run-{len(runs)}-{safe}.parquet"] = run
+    sources = dict(zip((*tables, STEPS, _OUTPUTS), (*runs.values(), file, file), strict=True))
+    changed = {**options, "run": [*options["run"], *(Path(folder.place(name)) for name in tables)]}
     tables[STEPS] = pl.concat(traces.steps for traces in every)
-    answers, outputs = pl.concat(traces.outputs for traces in every), tuple(options["outputs"])
+    answers = pl.concat(traces.outputs for traces in every)
     if options["end_to_end"] and not answers.is_empty():
         tables[_OUTPUTS] = answers
-        outputs += (Path(folder.place(_OUTPUTS)),)
-    changed = {**options, **given, "run": runs, "outputs": outputs}
+        changed["outputs"] = (*options["outputs"], Path(folder.place(_OUTPUTS)))
     return changed, TraceFiles(tables, sources, tuple(notes))
 
 
 @contextmanager
 def written(files: TraceFiles, out: Location) -> Iterator[None]:
     """Write the files of traces, in place of earlier ones, which come back unless the results are replaced."""
-    results, folder, tables = folder_at(out), folder_at(out) / FOLDER, files.tables
-    names = [*filter(_OWN.fullmatch, folder.names())]
-    earlier = {name: folder.read(name) for name in names if tables}
-
-    def summary() -> bytes | None:
-        return results.read(SUMMARY) if SUMMARY in results.names() else None
-
-    before = summary()
+    results, folder = folder_at(out), folder_at(out) / FOLDER
+    own, before = {*filter(_OWN.fullmatch, folder.names())}, [*results.read_each([SUMMARY])]
+    earlier = {name: folder.read(name) for name in own if files.tables}
     folder.delete(earlier)
-    for name, table in tables.items():
+    for name, table in files.tables.items():
         table.write_parquet(content := BytesIO())
         folder.write(name, content.getvalue())
     try:
         yield
-        folder.delete({*names} - tables.keys())
-    except BaseException as error:
-        if summary() != before:
-            folder.delete({*names} - tables.keys())
-        elif earlier or isinstance(error, InputError):
-            folder.delete(tables)
-            for name, former in earlier.items():
-                folder.write(name, former)
-        if isinstance(error, InputError):
-            for name, source in files.sources.items():  # users know their own files
-                if str(error.path) == str(folder.place(name)):
-                    raise error.at(source) from None
+    except InputError as error:
+        for name, source in files.sources.items():  # users know their own files
+            if str(error.path) == str(folder.place(name)):
+                parts = error.problem, error.remedy, error.code
+                raise type(error)(*parts, path=source) from None
         raise
+    finally:
+        is_replaced = [*results.read_each([SUMMARY])] != before
+        folder.delete(own - files.tables.keys() if is_replaced else files.tables)
+        for name, former in earlier.items() if not is_replaced else ():
+            folder.write(name, former)

@@ -19,7 +19,7 @@ _READ_OF = [QUERY_ID, DOC_IDS]
 _LIST = [RUN, QUERY_ID]
 # The place of a passage in its list, from 1; the number of needed passages before it; and of labelled ones in its list.
 _PLACE, _TURN, _READ = "place", "turn", "read"
-_ASKED = [QUERY_ID, DOC_ID, _TURN, _READ]
+_KEYS = [QUERY_ID, DOC_ID, _TURN, _READ]
 
 
 # Maps reads to reads: finished reads to needed reads, or requested reads to finished reads.
@@ -56,22 +56,22 @@ def next_reads(
             [whole, singles.join(pl.concat([passages, first]), on=_READ_OF, how="semi")]
         )
     known = whole if before is None else pl.concat([whole, before.select(whole.columns)])
-    asked = lists.join(known, on=_READ_OF, how="semi", maintain_order="left")
-    new, done = asked.join(singles, on=_READ_OF, how="semi"), []
+    requested = lists.join(known, on=_READ_OF, how="semi", maintain_order="left")
+    new, finished = requested.join(singles, on=_READ_OF, how="semi"), []
     while True:
         answers = answered(new)
         if answers.height < new.height:
-            return _in_order(lists, asked), asked.height == lists.height
-        done.append(answers)
-        needed = singles.join(decide(pl.concat(done)), on=_READ_OF, how="semi")
-        new = needed.join(asked, on=_READ_OF, how="anti").unique(_READ_OF)
+            return _in_order(lists, requested), requested.height == lists.height
+        finished.append(answers)
+        needed = singles.join(decide(pl.concat(finished)), on=_READ_OF, how="semi")
+        new = needed.join(requested, on=_READ_OF, how="anti").unique(_READ_OF)
         if new.is_empty():
-            return _in_order(lists, asked), True
-        asked = pl.concat([asked, new])
+            return _in_order(lists, requested), True
+        requested = pl.concat([requested, new])
 
 
-def _in_order(lists: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
-    return lists.join(asked, on=_READ_OF, how="semi", maintain_order="left")
+def _in_order(lists: pl.DataFrame, requested: pl.DataFrame) -> pl.DataFrame:
+    return lists.join(requested, on=_READ_OF, how="semi", maintain_order="left")
 
 
 def decider(
@@ -85,10 +85,8 @@ def decider(
 ) -> Chooser:
     """A chooser by ``next_pairs``, which explains the other arguments; ``value`` gives the labels of reads."""
     # Results under other orders of equal scores are reported, too.
-    others = (
-        rows.join(changed, on=_LIST, how="semi") for _, rows, changed in reordered_lists(runs)
-    )
-    lists = [runs, *others]
+    others = reordered_lists(runs)
+    lists = [runs, *(rows.join(changed, on=_LIST, how="semi") for _, rows, changed in others)]
 
     def decide(reads: pl.DataFrame) -> pl.DataFrame:
         document = pl.col(DOC_IDS).list.first().alias(DOC_ID)
@@ -123,27 +121,26 @@ def next_pairs(
         doubles: whether each list requests as many passages as it has read; for fewer rounds if each starts
             processes.
     """
+    place = pl.col(RANK).rank("ordinal").over(_LIST).cast(pl.Int64).alias(_PLACE)
     places = [
-        runs.select(
-            *_LIST, DOC_ID, pl.col(RANK).rank("ordinal").over(_LIST).cast(pl.Int64).alias(_PLACE)
-        )
+        runs.select(*_LIST, DOC_ID, place)
         .join(known, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left")
         .sort(*_LIST, _PLACE)
         .with_columns(pl.lit(0, pl.Int64).alias(name) for name in (_TURN, _READ))
         for runs in lists
     ]
-    judged = places[0].select(*_ASKED, LABEL).unique([QUERY_ID, DOC_ID])
+    judged = places[0].select(*_KEYS, LABEL).unique([QUERY_ID, DOC_ID])
     needed = [
-        rows.select(_ASKED)
+        rows.select(_KEYS)
         for ranked in places
         for measure in measures
         for rows in _needed(ranked, measure, None if own_list else judged)
     ]
-    asked = pl.concat([judged.select(_ASKED).clear(), *needed])
-    now = asked.filter(pl.col(_TURN) == 0).n_unique([QUERY_ID, DOC_ID])
+    requested = pl.concat([judged.select(_KEYS).clear(), *needed])
+    now = requested.filter(pl.col(_TURN) == 0).n_unique([QUERY_ID, DOC_ID])
     width = pl.lit(max(1, -(-least // max(1, now))))
     most = pl.max_horizontal(_READ, width) if doubles else width
-    return asked.filter(pl.col(_TURN) < most).select(QUERY_ID, DOC_ID).unique()
+    return requested.filter(pl.col(_TURN) < most).select(QUERY_ID, DOC_ID).unique()
 
 
 def _needed(
@@ -166,9 +163,8 @@ def _needed(
         return
     by = _LIST if pool is None else [QUERY_ID]
     total = (ranked if pool is None else pool).group_by(by).len("judged")
-    whole = (
-        inside.group_by(_LIST).len().join(total, on=by).filter(pl.col("len") == pl.col("judged"))
-    )
+    lengths = inside.group_by(_LIST).len()
+    whole = lengths.join(total, on=by).filter(pl.col("len") == pl.col("judged"))
     if reads == "recall":  # the list has all relevant passages, or none
         yield _in_turn(inside.join(whole, on=_LIST, how="semi"), useful)
         inside = inside.join(whole, on=_LIST, how="anti")
@@ -176,10 +172,7 @@ def _needed(
     yield unknown
     counts = pl.col(LABEL) > 0 if measure.rel is None else useful
     open_lists = inside.filter(counts).join(unknown, on=_LIST, how="anti").select(_LIST).unique()
-    if pool is None:
-        rest = ranked.join(open_lists, on=_LIST, how="semi")
-    else:
-        rest = pool.join(open_lists, on=QUERY_ID, how="semi")
+    rest = (ranked if pool is None else pool).join(open_lists, on=by, how="semi")
     if measure.has_best and cutoff is not None:
         best = (pl.col(LABEL) >= 1).fill_null(False).sum().over(by)
         rest = rest.filter(best < cutoff)

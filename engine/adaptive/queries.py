@@ -86,9 +86,8 @@ def until_decided(
         annotator: its primary measure decides if there is no end-to-end score; ``largest``: of a list, by both.
         alone: whether no score by labels depends on passages that other runs list.
     """
-    order = reading_order(
-        queries, bootstrap.seed, by_cluster=CLUSTER in queries.columns, store=store
-    )
+    by_cluster = CLUSTER in queries.columns
+    order = reading_order(queries, bootstrap.seed, by_cluster=by_cluster, store=store)
     numbers = order[CLUSTER].sort()
     parts = ["passages"] * alone + ["lists"] * end_to_end
     stopped: dict[str, int] = {}
@@ -99,17 +98,18 @@ def until_decided(
         keep_order(queries, order, last, store, bootstrap.seed)
         ends = tuple((run, int(numbers[read - 1])) for run, read in stopped.items())
         downstream, scores = yield Round(order, last, ends, not alone)
+        clusters = clusters_of(order, bootstrap.until)
+        comparison: RunScores | None
         if end_to_end:
-            compare = comparer(bootstrap, unit, clusters_of(order, bootstrap.until))
-            found: RunScores | None = compare(downstream, None, None)
+            comparison = comparer(bootstrap, unit, clusters)(downstream, None, None)
         else:
             scores = scores.filter(pl.col(ANNOTATOR) == annotator)
             measure = str(scores[MEASURE][0])
-            compare = comparer(bootstrap, largest, clusters_of(order, bootstrap.until))
-            found = compare(scores.filter(pl.col(MEASURE) == measure), annotator, measure)
-        if found and {*found.runs} != {*runs}:
-            found = None  # a run has no score yet
-        pairs = found.undecided() if found else list(combinations(runs, 2))
+            own = scores.filter(pl.col(MEASURE) == measure)
+            comparison = comparer(bootstrap, largest, clusters)(own, annotator, measure)
+        if comparison and {*comparison.runs} != {*runs}:
+            comparison = None  # a run has no score yet
+        pairs = comparison.undecided() if comparison else list(combinations(runs, 2))
         if n == len(order) or not pairs:
             return tuple(_not_read(len(order) - n, stopped, parts))
         if parts:
@@ -117,12 +117,12 @@ def until_decided(
             stopped |= {run: n for run in runs if run not in left | stopped.keys()}
         # Scaled from queries that both runs of a pair share; others may lack scores (``missing``, ``failed_reads``).
         needed = [
-            (found.needed(*pair, bootstrap) or 0) * n / found.shared(*pair)
+            (comparison.needed(*pair, bootstrap) or 0) * n / comparison.shared(*pair)
             for pair in pairs
-            if found
+            if comparison
         ]
-        wanted = max(filter(None, needed), default=_MOST * n)
-        n = min(len(order), int(min(max(wanted, _LEAST * n), _MOST * n)))
+        most = max(filter(None, needed), default=_MOST * n)
+        n = min(len(order), int(min(max(most, _LEAST * n), _MOST * n)))
 
 
 def to_width(queries: pl.DataFrame, runs: Sequence[str], bootstrap: Bootstrap) -> Rounds:
@@ -131,16 +131,13 @@ def to_width(queries: pl.DataFrame, runs: Sequence[str], bootstrap: Bootstrap) -
     width, level = bootstrap.width or 0.0, 1 - bootstrap.confidence
     n, labelled = min(FIRST_LISTS, of), False
     while True:
-        if labelled:
-            tables = yield Round(order, None, lists=n)
-        else:
-            tables = yield Round(order, n - 1)
-        found = _compare(runs, *tables)
-        known, further = found[0].n if found else 0, (2 * n, labelled)
+        tables = yield Round(order, None, lists=n) if labelled else Round(order, n - 1)
+        estimates = _compare(runs, *tables)
+        known, further = estimates[0].n if estimates else 0, (2 * n, labelled)
         if known >= LEAST_LISTS:
             # Lists may lack scores: of failed reads, or if a run lists nothing.
-            total = len(found[0].f) * of // (of if labelled else n)
-            needed, to_all = next_lists(found, width, level, total, labelled=labelled)
+            total = len(estimates[0].f) * of // (of if labelled else n)
+            needed, to_all = next_lists(estimates, width, level, total, labelled=labelled)
             further = (of if needed >= total else -(-needed * n // known)), to_all
         if labelled and n in (of, further[0]):
             break
@@ -149,7 +146,7 @@ def to_width(queries: pl.DataFrame, runs: Sequence[str], bootstrap: Bootstrap) -
     if n == of:
         text = f"all lists were read: no fewer are known to give intervals of `width` {width:g}"
     else:
-        half = half_width(found, level, known, len(found[0].f))
+        half = half_width(estimates, level, known, len(estimates[0].f))
         what = f"the interval of {'the mean' if len(runs) == 1 else 'every lead'}"
         text = f"{what} reaches {half:.3f} to either side at most (`width` {width:g})"
     return (Note(REACHED, n, text),)
@@ -181,8 +178,8 @@ def reading_order(
     """
     unit = pl.col(CLUSTER if by_cluster else QUERY_ID)
     first = queries.select(pl.col(QUERY_ID).first().over(unit)).to_series()
-    kept = {key: n for n, key in enumerate(_kept(store, seed))} if store else {}
-    before = _keys(queries).replace_strict(kept, default=len(kept), return_dtype=pl.Int64)
+    stored = {key: n for n, key in enumerate(_stored_order(store, seed))} if store else {}
+    before = _keys(queries).replace_strict(stored, default=len(stored), return_dtype=pl.Int64)
     placed = queries.with_columns(place_of(first, seed).alias("place"), before.alias("before"))
     number = pl.struct(pl.col("before").min().over(unit), "place").rank("dense").cast(pl.Int64) - 1
     return placed.select(QUERY_ID, number.alias(CLUSTER))
@@ -193,13 +190,13 @@ def keep_order(
 ) -> None:
     """Record in the store that clusters up to the number ``last`` are read, after all earlier ones."""
     read = order.filter(pl.col(CLUSTER) <= last).sort(CLUSTER, maintain_order=True)
-    kept = dict.fromkeys(before := _kept(store, seed))
-    kept |= dict.fromkeys(_keys(read.join(queries, on=QUERY_ID, maintain_order="left")))
-    if len(kept) > len(before):
-        store.write(_KEPT.format(seed), "\n".join(kept).encode())
+    stored = dict.fromkeys(before := _stored_order(store, seed))
+    stored |= dict.fromkeys(_keys(read.join(queries, on=QUERY_ID, maintain_order="left")))
+    if len(stored) > len(before):
+        store.write(_KEPT.format(seed), "\n".join(stored).encode())
 
 
-def _kept(store: Folder, seed: int) -> list[str]:
+def _stored_order(store: Folder, seed: int) -> list[str]:
     try:
         return store.read(_KEPT.format(seed)).decode().split()
     except (FileNotFoundError, NotADirectoryError):

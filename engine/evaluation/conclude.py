@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median_low
 
 import polars as pl
 
@@ -209,22 +210,21 @@ def _notes(
     relevant: Relevant,
     runs: Sequence[str],
 ) -> Iterator[Note]:
-    read = [(one.spec, one.costs) for one in readings.values()]
+    jobs, usual = readings.values(), settings.reader.augmentation
+    read = [(job.spec, job.costs) for job in jobs]
     yield from read_notes(read, truncated=scored.truncated, skips=settings.running.skips_failed)
-    usual = settings.reader.augmentation
-    yield not_as_trained((one.spec, one.ask.augmentation or usual) for one in readings.values())
-    yield count_note(
-        "skipped_queries", scored.left_out, "[query was|queries were] left out", printed=False
-    )
-    of_all = scored.queries, scored.passages, scored.lengths
-    for note in (note for note in scored.notes if is_told(note, *of_all)):
+    yield not_as_trained((job.spec, job.ask.augmentation or usual) for job in jobs)
+    what = "[query was|queries were] left out"
+    yield count_note("skipped_queries", scored.left_out, what, printed=False)
+    counts = scored.queries, scored.passages, scored.lengths
+    for note in (note for note in scored.notes if is_told(note, *counts)):
         if note.code == SHARED and settings.bootstrap.until:
             text = note.text.partition(", but ")[0] + ", which are read whole: "
             yield replace(note, text=text + "intervals and p-values take clusters as independent")
         else:
             yield note
     yield from output_notes(scored.outputs, settings.reader.metric_name)
-    readers = {role: (one.spec, one.ask.role.title) for role, one in readings.items()}
+    readers = {role: (job.spec, job.ask.role.title) for role, job in readings.items()}
     yield from cut_notes(scored.outputs, readers)
     if settings.bootstrap.lists:
         queries = scored.downstream[QUERY_ID].n_unique()
@@ -243,11 +243,8 @@ def _notes(
         yield _other_measure(annotator, scores, scored, settings)
         yield from annotator.score_notes(settings, scores)
     if relevant == "list" and len(runs) > 1:
-        yield Note(
-            "lists_do_not_compare_runs",
-            1,
-            "with `relevant` list a run loses nothing for passages that it missed: do not compare runs by these figures",
-        )
+        text = "with `relevant` list a run loses nothing for passages that it missed: do not compare runs by these figures"
+        yield Note("lists_do_not_compare_runs", 1, text)
 
 
 def _means(table: pl.DataFrame, by: list[str]) -> pl.DataFrame:
@@ -311,38 +308,29 @@ def _short_lists(scored: ShardScores, runs: Sequence[str], settings: Settings) -
     for run in runs:
         lengths, total = by_run[run], by_run[run].total()
         if 2 * (fewer := total - lengths[k]) > total:
-            median = next(
-                most
-                for most in sorted(lengths)
-                if 2 * sum(lists for length, lists in lengths.items() if length <= most) >= total
-            )
+            median = median_low(lengths.elements())
             short[run] = f"{run} for {fewer} of {total} queries (median {median})"
-    told = list(short.values())[:_MOST_SHORT]
-    told += [f"and {counted(rest, 'more run[|s]')}"] if (rest := len(short) - len(told)) else []
-    text = f"lists of fewer than `k` {counted(k, 'passage[|s]')}: {', '.join(told)}"
+    shown = list(short.values())[:_MOST_SHORT]
+    shown += [f"and {counted(rest, 'more run[|s]')}"] if (rest := len(short) - len(shown)) else []
+    text = f"lists of fewer than `k` {counted(k, 'passage[|s]')}: {', '.join(shown)}"
     return Note(SHORT_LISTS, len(short), text, tuple(short))
 
 
 def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]:
     bootstrap, compared = settings.bootstrap, statistics.comparisons
-    of_first = pl.col(ANNOTATOR) == settings.resolved.listed[0].name
-    of_runs = pl.col(RUN) != pl.col(RUN_B)
+    first = pl.col(ANNOTATOR) == settings.resolved.listed[0].name
+    runs = pl.col(RUN) != pl.col(RUN_B)
     drawn = pl.col(tables.METHOD) != STUDENTIZED
     # Families of the correction of p-values: see ``compare_cells``.
     families = (
         compared.filter(drawn, family, pl.col(tables.p_of(tables.TAU)).is_not_nan())
-        for family in (of_runs, ~of_runs & of_first, ~of_runs & ~of_first)
+        for family in (runs, ~runs & first, ~runs & ~first)
     )
-    family = max(families, key=lambda found: found.height)
-    tests = family.height
+    tests = max(family.height for family in families)
     if not bootstrap.resamples or not tests:
         return
     least, needed = reachable_p(tests, bootstrap)
-    if least > 1 - bootstrap.confidence:
-        yield Note(
-            "unreachable_p",
-            tests,
-            f"with {bootstrap.resamples} resamples and {counted(tests, 'comparison[|s]')}, no p-value "
-            f"can fall below {least:.2g}; `resamples` {needed} would let one reach "
-            f"{1 - bootstrap.confidence:.2g}",
-        )
+    if least > (level := 1 - bootstrap.confidence):
+        text = f"with {bootstrap.resamples} resamples and {counted(tests, 'comparison[|s]')}, no p-value "
+        text += f"can fall below {least:.2g}; `resamples` {needed} would let one reach {level:.2g}"
+        yield Note("unreachable_p", tests, text)

@@ -32,11 +32,11 @@ from engine.evaluation.kept import UNKEPT, ShardFolder
 from engine.evaluation.plan import with_share
 from engine.evaluation.read import JobReads, Readers, read_and_score, refuse_many
 from engine.evaluation.score import ShardScores, label, merge, pairs_to_label, split_measures
-from engine.evaluation.settings import Settings, begin, leave_out
-from engine.inputs.files import NO_INPUTS, EvaluationInputs, cut_inputs, shares_much
-from engine.inputs.recorded import OUTPUTS
+from engine.evaluation.settings import Settings, leave_out, refuse_unfit
+from engine.inputs.files import NO_INPUTS, OUTPUTS, EvaluationInputs, cut_inputs, shares_much
 from engine.inputs.shards import FirstQueries, InMemoryInputs, InputShards
 from engine.labels.annotator import AnnotatorResult, PartialCorpusError
+from engine.machine.remote.limits import forget
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
@@ -77,6 +77,7 @@ def evaluate(
         ReadError: reads failed, and ``failed_reads`` is ``error``, or is not set and more than 5% failed.
     """
     context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
+    refuse_unfit([settings])
     (evaluation,), _ = evaluate_shards(InMemoryInputs(inputs), [settings], context)
     return evaluation
 
@@ -103,10 +104,10 @@ def evaluate_shards(
         ReadError: reads failed, and ``failed_reads`` is ``error``, or is not set and more than 5% failed.
     """
     start = time.perf_counter()
-    begin(conditions)
+    forget()
     in_rounds = conditions[0].draws_queries
-    with contextlib.ExitStack() as held:
-        place = folder or held.enter_context(folder_in_memory())
+    with contextlib.ExitStack() as stack:
+        place = folder or stack.enter_context(folder_in_memory())
         run = _run_for(shards, conditions, context, place, is_held=folder is None)
         readers = Readers(run.jobs, context, keeps=in_rounds)
         with _at_work(run):
@@ -156,16 +157,10 @@ def _run_for(
         roles.append({j.ask.role.name: known.setdefault(j.identity, j) for j in jobs})
         further = [table for a in settings.resolved.listed for table in a.further_tables]
         needed = (table.name for table in further if is_held or table.conclusion is not None)
-        asked = list(roles[-1].values())
-        parts.append(
-            ShardFolder(
-                folder / digest_of(shards, settings, asked),
-                tuple(table.name for table in further),
-                tuple(needed),
-                is_lasting(settings, asked),
-                is_held,
-            )
-        )
+        own = list(roles[-1].values())
+        at, names = folder / digest_of(shards, settings, own), [table.name for table in further]
+        lasting = is_lasting(settings, own)
+        parts.append(ShardFolder(at, tuple(names), tuple(needed), lasting, is_held))
     return Run(
         shards=shards,
         conditions=tuple(conditions),
@@ -181,9 +176,9 @@ def _run_for(
 @contextlib.contextmanager
 def _at_work(run: Run) -> Iterator[None]:
     """Lock these evaluations, since two processes would share plans; remove plans and unkept reads at the end."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         for folder in {parts.folder.at for parts in run.parts if not run.is_held}:
-            held.enter_context(sole_writer(folder))
+            locks.enter_context(sole_writer(folder))
         try:
             yield
             run.parts[0].clear_plans()
@@ -243,13 +238,9 @@ def _read(
     while True:
         read_and_score(part, left, readers)
         scored = [part.parts[0].scores(shard) for shard in part.shards.shards]
+        downstream = pl.concat([scores.downstream for scores in scored])
         try:
-            named = rounds.send(
-                (
-                    pl.concat([scores.downstream for scores in scored]),
-                    pl.concat([scores.query_scores for scores in scored]),
-                )
-            )
+            named = rounds.send((downstream, pl.concat([one.query_scores for one in scored])))
         except StopIteration as end:
             return part, end.value
         part = part_of(named)
@@ -280,9 +271,9 @@ def _costs(run: Run, role: str, reads: JobReads, scores: Sequence[ShardScores]) 
     """The costs of a role under a condition; in a study, all its reads count as reused or failed."""
     if len(run.conditions) == 1:
         return reads.costs
-    wanted = sum(sum(shard.role_reads[role][0].values()) for shard in scores)
-    failed = sum(shard.role_reads[role][1] for shard in scores)
-    return ReadingCosts(wanted=wanted, reused=wanted - failed, failed=failed)
+    counts = [shard.role_reads[role] for shard in scores]
+    total, failed = sum(sum(kinds.values()) for kinds, _ in counts), sum(lost for _, lost in counts)
+    return ReadingCosts(wanted=total, reused=total - failed, failed=failed)
 
 
 def _digests(run: Run, shards: InputShards, settings: Settings) -> dict[str, str]:
@@ -305,20 +296,17 @@ def check(shards: InputShards, settings: Settings) -> None:
     if settings.bootstrap.until and len(shards.runs) < 2:
         problem = "`until` with one run, which has no rival"
         raise InputError(problem, "give others, or leave it out", "settings.until")
-    queries = shards.queries()
+    queries, resolved = shards.queries(), settings.resolved
     refuse_lacking_tables(settings, shards.tables)
     whole, beside = settings.reader.end_to_end, OUTPUTS in shards.tables
     if (whole == "recorded") != beside:
         problem = f"`end_to_end` is {whole} {'beside' if beside else 'without'} `outputs`"
         raise InputError(problem, "leave one of them out", "settings.outputs")
     _refuse_queries(shards, queries, settings)
-    asking = settings.resolved.asks
     from_files = [
-        annotator
-        for annotator in settings.resolved.listed
-        if annotator.needs_input is not None
-        and annotator.name not in asking
-        and not annotator.rests_on(settings)
+        own
+        for own in resolved.listed
+        if own.needs_input and own.name not in resolved.asks and not own.rests_on(settings)
     ]
     # Findings on labels made from a file alone, by annotator; examples are fractional labels.
     judged = {annotator.name: 0 for annotator in from_files}
@@ -354,7 +342,14 @@ def check(shards: InputShards, settings: Settings) -> None:
             score.refuse_without_threshold(name, examples[name], settings.resolved.measures)
         split_measures(name, settings, real_valued=name in examples, exceeding=name in exceeding)
     refuse_unjudged(judged)
-    _refuse_meaningless(settings, len(shards.runs))
+    # Refuses measures that the definition of relevance gives no meaning.
+    score_runs(
+        tables.empty({**tables.RUNS, tables.TOKENS: pl.Int64()}),
+        tables.empty(tables.LABELS),
+        [],
+        [measure for measure in settings.resolved.measures if measure.labels != "utilities"],
+        relevant=settings.relevant(len(shards.runs)),
+    )
 
 
 def refuse_partial_corpus(runs: tuple[str, ...], settings: Settings) -> None:
@@ -371,11 +366,11 @@ def refuse_partial_corpus(runs: tuple[str, ...], settings: Settings) -> None:
             continue  # it needs queries: labelling shows whether it needs the whole corpus
 
 
-def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
-    """Refuse annotators whose file is not among the given tables."""
+def refuse_lacking_tables(settings: Settings, names: Collection[str]) -> None:
+    """Refuse annotators whose file is not among the tables of these names."""
     for annotator, needed in settings.resolved.needed:
         table = needed.needs_input
-        if table is not None and table.name not in given:
+        if table is not None and table.name not in names:
             problem = f"the annotator {needed.name} without `{table.name}`"
             remedy = f"give `{table.name}` FILE, or {leave_out(annotator, needed.name)}"
             raise InputError(problem, remedy, "settings.table")
@@ -393,26 +388,13 @@ def _refuse_queries(shards: InputShards, queries: pl.DataFrame, settings: Settin
         if lacking:
             raise InputError("no query has provenance", remedy, "queries.provenance")
         query_id, path = shards.unmatchable[0], shards.queries_file
-        raise InputError(
-            f"the gold articles of query {query_id!r} have a title and no id, and no listed "
-            "passage has a title",
-            f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
-            "queries.titles",
-            path=path,
-            line=None if path is None else line_of(path, query_id),
-        )
+        problem = f"the gold articles of query {query_id!r} have a title and no id"
+        problem += ", and no listed passage has a title"
+        remedy = f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}'
+        line = None if path is None else line_of(path, query_id)
+        raise InputError(problem, remedy, "queries.titles", path=path, line=line)
     if settings.scores_answers:  # else every output of a query would score 0
         refuse_answers(get_metric(settings.reader.metric), queries, shards.queries_file)
-
-
-def _refuse_meaningless(settings: Settings, runs: int) -> None:
-    score_runs(
-        tables.empty({**tables.RUNS, tables.TOKENS: pl.Int64()}),
-        tables.empty(tables.LABELS),
-        [],
-        [measure for measure in settings.resolved.measures if measure.labels != "utilities"],
-        relevant=settings.relevant(runs),
-    )
 
 
 def refuse_answers(metric: Metric, queries: pl.DataFrame, path: Location | None) -> None:
@@ -425,10 +407,7 @@ def refuse_answers(metric: Metric, queries: pl.DataFrame, path: Location | None)
         every = answered[ANSWERS].to_list()
         able = [m.name for m in METRICS.values() if all(any(map(m.can_score, a)) for a in every)]
         instead = f"use a `metric` that can: {', '.join(able)}" if able else "leave the query out"
-        raise InputError(
-            f"the metric {metric.name} cannot score the answers of {whose}",
-            f"write answers with {metric.needs}, or {instead}",
-            "metric.answers",
-            path=path,
-            line=None if path is None else line_of(path, lost[0][0]),
-        )
+        problem = f"the metric {metric.name} cannot score the answers of {whose}"
+        remedy = f"write answers with {metric.needs}, or {instead}"
+        line = None if path is None else line_of(path, lost[0][0])
+        raise InputError(problem, remedy, "metric.answers", path=path, line=line)

@@ -82,8 +82,8 @@ class Job:
     def lists(self, pairs: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
         """``query_id`` and ``doc_ids`` of its reads: single passages, whole lists, and queries without passages."""
         kinds = alone(pairs), lists.select(IDENTITY), closed_book(pairs)
-        asked = self.ask.singles, self.ask.lists, self.ask.closed
-        return pl.concat([NO_LISTS, *itertools.compress(kinds, asked)])
+        requested = self.ask.singles, self.ask.lists, self.ask.closed
+        return pl.concat([NO_LISTS, *itertools.compress(kinds, requested)])
 
     def wanted(
         self, lists: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
@@ -167,7 +167,7 @@ class Run:
         return cut_for(self.shards.read(0), self.conditions)
 
     def refuse_others(self) -> None:
-        """Raise an InputError in a process with other versions than the driver."""
+        """Refuse to work in a process with other versions than the driver."""
         refuse_other_versions(self.versions, versions(), f"node {platform.node()}")
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -178,11 +178,10 @@ class Run:
         """The store for the reads of a job."""
         return self.store if job.spec.is_kept else self.unkept
 
-    def before(self, job: Job) -> tuple[Job, ...]:
+    def before(self, job: Job) -> list[Job]:
         """Earlier jobs of the same reader, which do the reads that both want."""
-        place = self.jobs.index(job)
-        same = job.spec.fingerprint
-        return tuple(earlier for earlier in self.jobs[:place] if earlier.spec.fingerprint == same)
+        earlier, same = self.jobs[: self.jobs.index(job)], job.spec.fingerprint
+        return [other for other in earlier if other.spec.fingerprint == same]
 
 
 def specify_jobs(
@@ -226,40 +225,35 @@ def specify_jobs(
 
 def _as_stored(jobs: Sequence[Job], store: Folder) -> list[Job]:
     """The jobs, on vLLM if it made most of the stored reads of their model."""
-    others = [replace(job, spec=replace(job.spec, engine="vllm")) for job in jobs]
+    pairs = [(job, replace(job, spec=replace(job.spec, engine="vllm"))) for job in jobs]
     more = Counter[tuple[object, ...]]()
-    for job, other in zip(jobs, others, strict=True):
-        by_own, by_vllm = (
-            sum((store / reader.spec.fingerprint).sizes().values()) for reader in (job, other)
-        )
-        more[job.spec.model] += by_vllm - by_own
-    return [
-        other if more[job.spec.model] > 0 else job for job, other in zip(jobs, others, strict=True)
-    ]
+    for pair in pairs:
+        own, by_vllm = (sum((store / job.spec.fingerprint).sizes().values()) for job in pair)
+        more[pair[0].spec.model] += by_vllm - own
+    return [other if more[job.spec.model] > 0 else job for job, other in pairs]
 
 
 def tell_engines(jobs: Sequence[Job], settings: Settings, on_event: OnEvent) -> None:
     """Report readers placed on vLLM or in this process automatically, and API servers in use."""
-    pool = settings.running.pool()
-    elsewhere = all(job.spec.api or job.spec.function or job.spec.executor for job in jobs)
+    pool, specs = settings.running.pool(), [job.spec for job in jobs]
+    elsewhere = all(spec.api or spec.function or spec.executor for spec in specs)
     if not elsewhere and pool.actors is None and pool.in_process:
         on_event(f"this process reads, since Ray is not installed; {command('ray')} adds others")
     as_stored = settings.reader.engine == "auto" and either_engine_reads(pool)
     why = ", as its reads in the store did; `engine` names the other" if as_stored else ""
-    for name, engine in dict.fromkeys((job.spec.name, job.spec.engine) for job in jobs):
+    for name, engine in dict.fromkeys((spec.name, spec.engine) for spec in specs):
         if engine != "transformers" and ENGINES[engine].help:
             on_event(f"reader {name} runs on {ENGINES[engine].title}{why}")
-    asked = ((job.spec.name, job.spec.api, job.spec.room, job.spec.max_new_tokens) for job in jobs)
-    for name, api, room, tokens in dict.fromkeys(asked):
+    requests = ((spec.name, spec.api, spec.room, spec.max_new_tokens) for spec in specs)
+    for name, api, room, tokens in dict.fromkeys(requests):
         if api is None:
             continue
         thinks = f"; it thinks first, in {room:,} tokens at most" if room else ""
         without = f", without {', '.join(api.refused)}, which it refuses" if api.refused else ""
         most = f"{api.settings.concurrency} requests at a time at most"
-        cut = ""
-        if api.cut is not None:
-            took = f", and took {api.cut:,}" if api.cut else ""
-            cut = f"; its answer to the trial was cut at max_new_tokens ({tokens:,}){took}"
+        took = f", and took {api.cut:,}" if api.cut else ""
+        cut = f"; its answer to the trial was cut at max_new_tokens ({tokens:,}){took}"
+        cut *= api.cut is not None
         on_event(f"reader {name} is asked of {api.settings.host}, {most}{without}{thinks}{cut}")
 
 
@@ -269,9 +263,7 @@ def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> s
     The names of all runs count apart from the shards: a run that lists nothing for a shard's queries is not in its
     files, and has scores for them. If the settings are not ``is_lasting``, every call gives another digest.
     """
-    decisive = {
-        name: value for name, value in settings.flat().items() if name not in WITHOUT_EFFECT
-    }
+    decisive = {n: value for n, value in settings.flat().items() if n not in WITHOUT_EFFECT}
     readers = [
         [job.ask.role.name, job.spec.fingerprint, job.prompt.digest, job.prompt.fused]
         for job in jobs

@@ -94,10 +94,13 @@ class ShardFolder:
         whole = {name: getattr(scores, name) for name in (*_NO_PASSAGES, *_OF_QUERIES)}
         digests = {}
         for name, table in {**whole, **scores.further}.items():
-            (self.folder / name).write(_file(shard.number), content := _content(table))
-            digests[name] = digest(content)
+            (self.folder / name).write(_file(shard.number), table_content := _content(table))
+            digests[name] = digest(table_content)
         failed = any(failed for _, failed in scores.role_reads.values())
-        manifest = sealed_json({**_told(scores), _DIGESTS: digests})
+        content = {key: getattr(scores, name) for name, key in _SMALL.items()}
+        content |= {"reads": scores.role_reads, "of_jobs": scores.job_reads}
+        content |= {"outputs": asdict(scores.outputs), "notes": [*map(asdict, scores.notes)]}
+        manifest = sealed_json(content | {_DIGESTS: digests})
         (self.folder / _MANIFESTS).write(_manifest(shard, failed=failed), manifest)
 
     def scores(self, shard: Shard) -> ShardScores:
@@ -111,20 +114,17 @@ class ShardFolder:
         with all_there(self.folder, number):
             content = unsealed_json(written)
         names = (*_NO_PASSAGES, *_OF_QUERIES) if self.is_whole else _OF_QUERIES
-        of_queries = {name: self._needed(name, number) for name in names}
+        scored = {name: self._needed(name, number) for name in names}
         small = {name: _unlisted(content[key]) for name, key in _SMALL.items()}
-        known: dict[str, Any] = {**_NO_PASSAGES, **of_queries, **small}
+        known: dict[str, Any] = {**_NO_PASSAGES, **scored, **small}
+        notes = (Note(**{**note, "about": tuple(note["about"])}) for note in content["notes"])
         return ShardScores(
             **known,
             further={name: self._needed(name, number) for name in self.merged},
             outputs=OutputCounts(**content["outputs"]),
-            notes=tuple(
-                Note(**{**note, "about": tuple(note["about"])}) for note in content["notes"]
-            ),
-            role_reads={
-                role: (kinds, failed) for role, (kinds, failed) in content["reads"].items()
-            },
-            job_reads={key: (kinds, failed) for key, (kinds, failed) in content["of_jobs"].items()},
+            notes=tuple(notes),
+            role_reads={role: tuple(counts) for role, counts in content["reads"].items()},
+            job_reads={key: tuple(counts) for key, counts in content["of_jobs"].items()},
         )
 
     @property
@@ -205,14 +205,6 @@ def _own_files(folder: Folder) -> Iterator[str]:
 def _manifest(shard: Shard, *, failed: bool = False) -> str:
     """The name of a shard's manifest: a listing shows finished shards, and shards with failed reads to retry."""
     return f"{shard.number:06d}-{shard.digest[:32]}{'-failed' if failed else ''}.json"
-
-
-def _told(scores: ShardScores) -> dict[str, Any]:
-    content = {key: getattr(scores, name) for name, key in _SMALL.items()}
-    content |= {"reads": scores.role_reads, "of_jobs": scores.job_reads}
-    content["outputs"] = asdict(scores.outputs)
-    content["notes"] = [asdict(note) for note in scores.notes]
-    return content
 
 
 def _unlisted(value: object) -> object:

@@ -16,8 +16,7 @@ from engine import tables
 from engine.evaluation.jobs import NO_LISTS, Job, Run
 from engine.evaluation.score import IDENTITY, alone, pairs_to_label
 from engine.evaluation.settings import Settings
-from engine.inputs.files import EvaluationInputs
-from engine.inputs.recorded import OUTPUTS
+from engine.inputs.files import OUTPUTS, EvaluationInputs
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.messages.errors import ReadError
 from engine.reading import store
@@ -34,41 +33,23 @@ from engine.reading.plan import (
 from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.sources.queries.buckets import Range
 from engine.statistics.runs import drawn_share, is_drawn
-from engine.tables import (
-    CONFIDENCE,
-    DOC_ID,
-    DOC_IDS,
-    FAILURE,
-    OUTPUT,
-    QUERY_ID,
-    RANK,
-    READ_KEY,
-    RUN,
-    TEXT,
-)
+from engine.tables import DOC_ID, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, RANK, READ_KEY, RUN, TEXT
 
 
 def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
     """``run``, ``query_id``, ``doc_ids`` of the lists read, or answered, end to end; ``inputs``: as of ``settings.cut_for``."""
     runs = inputs.runs
-    listed = (
-        runs.sort(RUN, QUERY_ID, RANK)
-        .filter(settings.is_given)
-        .group_by(RUN, QUERY_ID, maintain_order=True)
-        .agg(pl.col(DOC_ID).alias(DOC_IDS))
-    )
-    lists = (
-        inputs.lists()
-        .join(inputs.unread, on=[RUN, QUERY_ID], how="anti", maintain_order="left")
-        .join(listed, on=[RUN, QUERY_ID], how="left", maintain_order="left")
-        .with_columns(pl.col(DOC_IDS).fill_null([]))
-    )
+    rows, key = runs.sort(RUN, QUERY_ID, RANK).filter(settings.is_given), [RUN, QUERY_ID]
+    listed = rows.group_by(key, maintain_order=True).agg(pl.col(DOC_ID).alias(DOC_IDS))
+    lists = inputs.lists().join(inputs.unread, on=key, how="anti", maintain_order="left")
+    lists = lists.join(listed, on=key, how="left", maintain_order="left")
+    lists = lists.with_columns(pl.col(DOC_IDS).fill_null([]))
     if (outputs := inputs.tables.get(OUTPUTS)) is not None:  # a sample, for a plan, has none
-        lists = lists.join(outputs, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
+        lists = lists.join(outputs, on=key, how="semi", maintain_order="left")
     if share := settings.bootstrap.lists:
         lists = lists.filter(is_drawn(lists[QUERY_ID], settings.bootstrap.seed, share))
     if settings.ranking.missing == "skip":
-        return lists.join(runs, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
+        return lists.join(runs, on=key, how="semi", maintain_order="left")
     return lists
 
 
@@ -81,7 +62,7 @@ def with_share(settings: Settings, query_ids: pl.Series, each: float = 1) -> Set
     return settings.but(lists=drawn_share(query_ids, seed, number))
 
 
-def asked(run: Run, job: Job, inputs: EvaluationInputs, condition: int) -> pl.DataFrame:
+def needed_reads(run: Run, job: Job, inputs: EvaluationInputs, condition: int) -> pl.DataFrame:
     """``query_id`` and ``doc_ids`` of the reads of a shard that a condition needs from a job."""
     own = run.roles[condition].get(job.ask.role.name)
     if own is None or own.identity != job.identity:
@@ -91,7 +72,7 @@ def asked(run: Run, job: Job, inputs: EvaluationInputs, condition: int) -> pl.Da
 
 def wanted_of(run: Run, job: Job, shard: Sequence[EvaluationInputs]) -> pl.DataFrame:
     """The reads of a shard that any condition needs from a job (``reading.plan.WANTED``)."""
-    lists = [asked(run, job, inputs, number) for number, inputs in enumerate(shard)]
+    lists = [needed_reads(run, job, inputs, number) for number, inputs in enumerate(shard)]
     distinct = lists[0] if len(lists) == 1 else pl.concat(lists).unique(maintain_order=True)
     deepest = max(shard, key=lambda inputs: inputs.corpus.height)  # has the others' passages
     return job.wanted(distinct, deepest.queries, deepest.corpus)
@@ -191,13 +172,12 @@ class ShardPlans:
             return self._adopted(job, job.wanted(lists, inputs.queries, inputs.corpus))
 
         def answered(lists: pl.DataFrame) -> pl.DataFrame:
-            """The finished or failed reads."""
-            asked = wanted(lists)
-            stored = self._stored_reads(role, asked, run.shards.shards[shard].span)
-            reads = with_failures(asked, stored.reads, self.failures[role].get(shard, {}))
+            requested = wanted(lists)
+            stored = self._stored_reads(role, requested, run.shards.shards[shard].span)
+            reads = with_failures(requested, stored.reads, self.failures[role].get(shard, {}))
             return reads.filter(pl.col(OUTPUT).is_not_null())
 
-        lists = asked(run, job, inputs, 0)
+        lists = needed_reads(run, job, inputs, 0)
         if before is not None and before[_PASS].first() == self.listings[role].uid:
             lists = lists.unique(IDENTITY, maintain_order=True)
             lists = lists.join(before, on=IDENTITY, how="semi", maintain_order="left")
@@ -284,20 +264,18 @@ def planned_reads(run: Run, job: Job, shard: int, failures: Failures, files: Fil
 
 def with_failures(wanted: pl.DataFrame, outputs: pl.DataFrame, failures: Failures) -> pl.DataFrame:
     """Each wanted read with its output or ``failure`` (``reading.plan.with_outputs``)."""
-    failed = pl.DataFrame({READ_KEY: list(failures)}, {READ_KEY: pl.String}).hstack(
-        output_columns([ReadOutput.failed(reason) for _, reason in failures.values()])
-    )
+    reasons = output_columns([ReadOutput.failed(reason) for _, reason in failures.values()])
+    failed = pl.DataFrame({READ_KEY: list(failures)}, {READ_KEY: pl.String}).hstack(reasons)
     whole = outputs.with_columns(pl.lit(None, pl.String).alias(FAILURE))
     return with_outputs(wanted, pl.concat([whole, failed], how="diagonal"))
 
 
 def _refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:
     """Refuse choices without a probability, which would silently count as no (NaN: as yes)."""
-    unsure = reads[CONFIDENCE].is_null() | reads[CONFIDENCE].is_nan().fill_null(False)
+    unsure = reads[tables.CONFIDENCE].is_null() | reads[tables.CONFIDENCE].is_nan().fill_null(False)
     written = reads[FAILURE].is_null() & unsure
     if (spec.choices or spec.scores) and written.any():
-        asked = f"choose between {', '.join(map(repr, spec.choices))}" * bool(spec.choices)
-        raise ReadError(
-            f"{spec.name!r} generated text in {written.sum()} of {reads.height} LLM calls where it had to "
-            f"{asked or 'give log-probabilities'}"
-        )
+        task = f"choose between {', '.join(map(repr, spec.choices))}" * bool(spec.choices)
+        calls = f"{written.sum()} of {reads.height} LLM calls"
+        task = task or "give log-probabilities"
+        raise ReadError(f"{spec.name!r} generated text in {calls} where it had to {task}")

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter, defaultdict
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.evaluation.jobs import Context, Job, Run, specify_jobs
-from engine.evaluation.plan import Failures, Files, ShardPlans, asked, lists_to_read, planned_reads
+from engine.evaluation.plan import (
+    Failures,
+    Files,
+    ShardPlans,
+    lists_to_read,
+    needed_reads,
+    planned_reads,
+)
 from engine.evaluation.score import ReadCounts, count_reads, reads_of, score
 from engine.evaluation.settings import Settings
 from engine.machine.remote.limits import limits_of
@@ -64,8 +71,8 @@ class JobReads:
     def add(self, unit: UnitResult) -> UnitResult:
         """Count a unit; returns it with only the new part of its shard's counts."""
         plan = unit.plan
-        told, again = plan.shard in self.left, self.rounds > 1
-        if not told:
+        is_known, again = plan.shard in self.left, self.rounds > 1
+        if not is_known:
             self.left[plan.shard] = plan.wanted - plan.reused
             self.costs.reused += plan.reused * (not again)
         self.left[plan.shard] -= unit.done
@@ -73,9 +80,9 @@ class JobReads:
         self.costs.add(unit)
         if unit.worker:
             self.stats[unit.worker] = unit.stats
-        if not (told or again):
+        if not (is_known or again):
             return unit
-        wanted = 0 if told else plan.wanted - plan.reused
+        wanted = 0 if is_known else plan.wanted - plan.reused
         return replace(unit, plan=replace(plan, wanted=wanted, reused=0))
 
     def total(self, reads: Iterable[ReadCounts]) -> None:
@@ -153,7 +160,9 @@ def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
         ReadError: reads failed and ``failed_reads`` is ``error``; ``refuse_many`` looks at its default.
     """
     context, all_reads, groups = readers.context, readers.reads, readers.groups
-    refused = _all_needed(run.conditions[0])
+    settings, policy = run.conditions[0], run.conditions[0].running.failed_reads
+    # A request in a file is a failed read until it is answered.
+    refused = policy == "error" or (policy is None and settings.api.is_batch)
     for reads in all_reads:
         place, fingerprint = run.place(reads.job), reads.job.spec.fingerprint
         reads.costs.damaged_files += store.tidy(place, fingerprint)
@@ -189,7 +198,8 @@ def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
                     further.add(shard)
                 is_read = all(own.left.get(shard) == 0 for own in group)
                 if number == len(groups) - 1 and is_read and shard not in further:
-                    failures = failures_of(all_reads, shard)
+                    # Keys of different readers differ.
+                    failures = dict(ChainMap(*(own.failures[shard] for own in all_reads)))
                     if not (failures and refused):
                         scoring.score(shard, failures)
                 progress.add(reads.job, unit)
@@ -220,19 +230,8 @@ def check_readers(
             backend_for(settings.running.pool(), Local([spec], [None]), folders=folders)
 
 
-def failures_of(all_reads: Sequence[JobReads], shard: int) -> Failures:
-    """The failed reads of a shard in all roles, by key; keys of different readers differ."""
-    return {key: failure for reads in all_reads for key, failure in reads.failures[shard].items()}
-
-
-def _all_needed(settings: Settings) -> bool:
-    """Whether any failed read is an error; a request in a file is a failed one until it is answered."""
-    policy = settings.running.failed_reads
-    return policy == "error" or (policy is None and settings.api.is_batch)
-
-
 def _refuse_failures(reads: JobReads, wanted: int = 0) -> None:
-    """Refuse any failed reads, or more than ``FEW_FAILED`` of ``wanted`` distinct reads; the others are stored."""
+    """Refuse any failed reads, or more than ``FEW_FAILED`` of ``wanted`` distinct reads."""
     failures = [failure for shard in reads.failures.values() for failure in shard.values()]
     if len(failures) > FEW_FAILED * wanted:
         total, stored = wanted or reads.costs.done + reads.costs.reused, reads.job.spec.is_kept
@@ -269,7 +268,7 @@ class _Progress:
         known = run.shards.shards
         # Every listed passage, and every list: an upper bound, since equal reads count once.
         whole = len(run.shards.runs) if run.conditions[0].reader.end_to_end is True else 0
-        expected = {
+        self._expected = {
             (reads.job.identity, shard): known[shard].pairs + whole * known[shard].queries
             for reads in all_reads
             for shard in shards
@@ -278,9 +277,8 @@ class _Progress:
         for reads, plan in zip(all_reads, plans, strict=False):
             self._done[reads.job.identity, 0] = plan.reused
             if plan.last:
-                expected[reads.job.identity, 0] = plan.wanted
-        self._expected = expected
-        self._total, self._sum = sum(expected.values()), self._done.total()
+                self._expected[reads.job.identity, 0] = plan.wanted
+        self._total, self._sum = sum(self._expected.values()), self._done.total()
 
     @property
     def reached(self) -> tuple[int, int]:
@@ -354,10 +352,10 @@ class _Scorer:
         from engine.machine import cluster
 
         while len(self._under_way) > left:
-            (done,), _ = ray.wait(list(self._under_way))
-            call, calls = self._under_way.pop(done)
+            (ended,), _ = ray.wait(list(self._under_way))
+            call, calls = self._under_way.pop(ended)
             try:
-                ray.get(done)
+                ray.get(ended)
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, USER_ERRORS):
                     raise error.cause from None
@@ -376,15 +374,13 @@ def score_shard(run: Run, shard: int, failures: Failures, files: Files) -> None:
     run.refuse_others()
     read = {job.identity: planned_reads(run, job, shard, failures, files) for job in run.jobs}
     job_reads = {job.key: count_reads(read[job.identity]) for job in run.jobs}
-    for condition, (settings, inputs) in enumerate(
-        zip(run.conditions, run.read(shard), strict=True)
-    ):
-        by_role = {
-            role: (job.spec, read[job.identity])
-            if len(run.conditions) == 1
-            else (job.spec, reads_of(read[job.identity], asked(run, job, inputs, condition)))
-            for role, job in run.roles[condition].items()
-        }
+    for condition, inputs in enumerate(run.read(shard)):
+        settings, by_role = run.conditions[condition], {}
+        for role, job in run.roles[condition].items():
+            reads = read[job.identity]
+            if len(run.conditions) > 1:
+                reads = reads_of(reads, needed_reads(run, job, inputs, condition))
+            by_role[role] = job.spec, reads
         scores = score(inputs, settings, lists_to_read(inputs, settings), by_role)
         scores = replace(scores, job_reads=job_reads)
         run.parts[condition].keep(run.shards.shards[shard], scores)

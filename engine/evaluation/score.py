@@ -14,8 +14,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.settings import Settings, refuse_without_measure
-from engine.inputs.files import EvaluationInputs
-from engine.inputs.recorded import OUTPUTS
+from engine.inputs.files import OUTPUTS, EvaluationInputs
 from engine.labels.annotator import READER, Annotator, AnnotatorResult, Material
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
@@ -111,7 +110,10 @@ def score(
     listed, pairs = settings.resolved.listed, pairs_to_label(inputs)
     reads = {role: own for role, (_, own) in read.items()}
     labelled, left_out = _label(inputs, settings, pairs, reads)
-    scored = {a.name: _score_labels(a, labelled, left_out, inputs, settings) for a in listed}
+    scored = {
+        a.name: _score_labels(a, labelled[a.name], left_out[a.name], inputs, settings)
+        for a in listed
+    }
     names = [annotator.name for annotator in listed]
     downstream = _downstream(inputs, settings, lists, reads)
     return ShardScores(
@@ -120,9 +122,7 @@ def score(
         labels=pl.concat([labelled[name].labels for name in names]),
         traces=pl.concat([labelled[name].traces for name in names], how="diagonal"),
         reads=pl.concat([_NO_READS, *reads.values()]).drop(FAILURE),
-        further={
-            name: table for made in listed for name, table in labelled[made.name].tables.items()
-        },
+        further={name: own for n in names for name, own in labelled[n].tables.items()},
         query_scores=pl.concat([scored[name].scores for name in names]),
         reordered=pl.concat([scored[name].reordered for name in names]),
         undefined=pl.concat([scored[name].undefined for name in names]),
@@ -170,12 +170,11 @@ def closed_book(pairs: pl.DataFrame) -> pl.DataFrame:
 def reads_of(reads: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
     """The reads of ``lists``, in order, a row per list or per scored text; a ValueError if one is missing."""
     distinct = reads.unique(_READ, keep="first", maintain_order=True)
-    asked = lists.select(IDENTITY).join(
-        distinct, on=IDENTITY, how="left", maintain_order="left_right"
-    )
-    if lacking := asked[READ_KEY].null_count():
-        raise ValueError(f"{lacking} of {asked.height} reads were never asked for")
-    return asked.select(reads.columns)
+    rows = lists.select(IDENTITY)
+    rows = rows.join(distinct, on=IDENTITY, how="left", maintain_order="left_right")
+    if lacking := rows[READ_KEY].null_count():
+        raise ValueError(f"{lacking} of {rows.height} reads were never asked for")
+    return rows.select(reads.columns)
 
 
 def merge(
@@ -204,33 +203,22 @@ def merge(
         )[1]
         for name in annotators
     )
-    scores = pl.concat([part.query_scores for part in parts])
-    order = {
-        ANNOTATOR: annotators,
-        RUN: list(runs),
-        tables.MEASURE: [str(measure) for measure in settings.resolved.measures],
-    }
-    scores = scores.join(
-        undefined, on=[ANNOTATOR, tables.MEASURE], how="anti", maintain_order="left"
-    ).sort(
-        [pl.col(name).replace_strict(_places(names), default=0) for name, names in order.items()],
-        maintain_order=True,
-    )
-    downstream = pl.concat([part.downstream for part in parts])
+    measures = [str(measure) for measure in settings.resolved.measures]
+    order = {ANNOTATOR: annotators, RUN: runs, tables.MEASURE: measures}
+    places = [pl.col(name).cast(pl.Enum(names)) for name, names in order.items()]
+    names = ("labels", "traces", "reads", "reordered", "label_lists", "query_scores", "downstream")
+    whole = {name: pl.concat([getattr(part, name) for part in parts]) for name in names}
+    scores, downstream = whole.pop("query_scores"), whole.pop("downstream")
+    cell = [ANNOTATOR, tables.MEASURE]
+    scores = scores.join(undefined, on=cell, how="anti", maintain_order="left")
     return ShardScores(
+        **whole,
         queries=sum(part.queries for part in parts),
         passages=passages,
-        labels=pl.concat([part.labels for part in parts]),
-        traces=pl.concat([part.traces for part in parts]),
-        reads=pl.concat([part.reads for part in parts]),
         further={name: pl.concat([part.further[name] for part in parts]) for name in first.further},
-        query_scores=scores,
-        reordered=pl.concat([part.reordered for part in parts]),
+        query_scores=scores.sort(places, maintain_order=True),
         undefined=undefined,
-        downstream=downstream.sort(
-            pl.col(RUN).replace_strict(_places(list(runs)), default=0), maintain_order=True
-        ),
-        label_lists=pl.concat(part.label_lists for part in parts),
+        downstream=downstream.sort(places[1], maintain_order=True),
         labelled_queries={
             name: sum(part.labelled_queries[name] for part in parts) for name in annotators
         },
@@ -245,14 +233,10 @@ def merge(
     )
 
 
-def _places(names: Sequence[str]) -> dict[str, int]:
-    return {name: place for place, name in enumerate(names)}
-
-
 def _label(
     inputs: EvaluationInputs,
     settings: Settings,
-    asked: pl.DataFrame,
+    every_pair: pl.DataFrame,
     read: Mapping[str, pl.DataFrame],
 ) -> tuple[dict[str, AnnotatorResult], dict[str, list[str]]]:
     labelled: dict[str, AnnotatorResult] = {}
@@ -260,7 +244,7 @@ def _label(
     for annotator in settings.resolved.annotators:
         lost = [query for name in annotator.rests_on(settings) for query in left_out[name]]
         ask = settings.resolved.asks.get(annotator.name)
-        reads, pairs = _NO_READS, asked
+        reads, pairs = _NO_READS, every_pair
         if ask is not None and ask.role.name in read:
             own, singles = read[ask.role.name], alone(pairs)
             if settings.running.lazy:
@@ -271,10 +255,10 @@ def _label(
             lost += failed[QUERY_ID].unique(maintain_order=True).to_list()
         skipped = settings.running.skips_failed
         left_out[annotator.name] = list(dict.fromkeys(lost)) if skipped else []
-        made = label(annotator, inputs, settings, pairs, labelled, reads=reads)
+        result = label(annotator, inputs, settings, pairs, labelled, reads=reads)
         if settings.running.lazy:
-            made = _with_unread(made, annotator.name, asked)
-        labelled[annotator.name] = made
+            result = _with_unread(result, annotator.name, every_pair)
+        labelled[annotator.name] = result
     return labelled, left_out
 
 
@@ -293,7 +277,7 @@ def label(
         ValueError: labels or further tables with wrong columns, or labels in the name of another annotator.
         PartialCorpusError: the annotator needs the whole corpus, and the inputs are a part.
     """
-    made = annotator.label(
+    result = annotator.label(
         Material(
             queries=inputs.queries,
             passages=inputs.corpus,
@@ -308,26 +292,25 @@ def label(
             part_for="" if inputs.is_whole else annotator.name,
         )
     )
-    made = replace(made, labels=tables.with_added(made.labels, tables.LABELS))
+    result = replace(result, labels=tables.with_added(result.labels, tables.LABELS))
     declared = {table.name: table.columns for table in annotator.further_tables}
-    schemas = {name: dict(table.schema) for name, table in made.tables.items()}
-    if dict(made.labels.schema) != tables.LABELS or schemas != declared:
+    schemas = {name: dict(table.schema) for name, table in result.tables.items()}
+    if dict(result.labels.schema) != tables.LABELS or schemas != declared:
         raise ValueError(f"the tables of {annotator.name} have other columns than they must")
-    if not made.labels.filter(pl.col(ANNOTATOR) != annotator.name).is_empty():
+    if not result.labels.filter(pl.col(ANNOTATOR) != annotator.name).is_empty():
         raise ValueError(f"{annotator.name} labels in the name of another annotator")
-    return made
+    return result
 
 
 def _with_unread(labelled: AnnotatorResult, annotator: str, pairs: pl.DataFrame) -> AnnotatorResult:
     if not (unread := pairs.height - labelled.labels.height):
         return labelled
-    labels = (
-        pairs.join(labelled.labels, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left")
-        .with_columns(pl.lit(annotator).alias(ANNOTATOR))
-        .select(list(tables.LABELS))
-    )
+    labels = pairs.join(
+        labelled.labels, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"
+    ).with_columns(pl.lit(annotator).alias(ANNOTATOR))
     what = "label[|s] of {} [was not made and is|were not made and are] null: no measure needs [it|them]"
     note = count_note(UNREAD, unread, what, about=(annotator,))
+    labels = labels.select(list(tables.LABELS))
     return replace(labelled, labels=labels, notes=(*labelled.notes, note))
 
 
@@ -350,25 +333,15 @@ class _AnnotatorScores(NamedTuple):
 
 def _score_labels(
     annotator: Annotator,
-    labelled: Mapping[str, AnnotatorResult],
-    left_out: Mapping[str, list[str]],
+    labelled: AnnotatorResult,
+    left_out: Sequence[str],
     inputs: EvaluationInputs,
     settings: Settings,
 ) -> _AnnotatorScores:
-    labels = labelled[annotator.name]
+    labels = labelled.labels
     if settings.running.lazy and annotator.name in settings.resolved.asks:
         # No score depends on unread labels: any value will do.
-        unread = pl.col(LABEL).fill_null(0.0)
-        labels = replace(labels, labels=labels.labels.with_columns(unread))
-    scored = _score_annotator(annotator, labels, inputs, settings)
-    kept = ~pl.col(QUERY_ID).is_in(left_out[annotator.name])
-    return scored._replace(scores=scored.scores.filter(kept))
-
-
-def _score_annotator(
-    annotator: Annotator, labelled: AnnotatorResult, inputs: EvaluationInputs, settings: Settings
-) -> _AnnotatorScores:
-    labels = labelled.labels
+        labels = labels.with_columns(pl.col(LABEL).fill_null(0.0))
     utilities = settings.resolved.scales[annotator.name].utilities
     counted = labels.filter(pl.col(LABEL) >= 0)
     real_valued = not utilities and is_real_valued(counted[LABEL].to_numpy())
@@ -402,7 +375,7 @@ def _score_annotator(
         places = [pl.col(name).cast(kind) for name, kind in order.items()]
         return parts[0] if len(parts) == 1 else pl.concat(parts).sort(places, maintain_order=True)
 
-    scores = by(inputs.runs, query_ids)
+    scores = by(inputs.runs, query_ids).filter(~pl.col(QUERY_ID).is_in(left_out))
     return _AnnotatorScores(
         scores.join(inputs.unlabelled, on=[RUN, QUERY_ID], how="anti", maintain_order="left"),
         score_reordered(inputs.runs, query_ids, by),
@@ -441,19 +414,19 @@ def refuse_without_threshold(
     # Measures that need a threshold on any real-valued labels only get a note, as for labels up to 1.
     affected = [m for m in undefined_on_graded(measures, above_one=True) if m.takes_labels(True)]
     answered = {(m.kind, m.cutoff) for m in measures if m.rel is not None}
-    unanswered = [measure for measure in affected if (measure.kind, measure.cutoff) not in answered]
-    if not unanswered:
+    first = next((m for m in affected if (m.kind, m.cutoff) not in answered), None)
+    if first is None:
         return
     between = labels.filter(pl.col(LABEL) != pl.col(LABEL).round())
     query_id, doc_id, label = between.select(QUERY_ID, DOC_ID, LABEL).row(0)
     thresholds = dict.fromkeys(str(measure.with_threshold()) for measure in measures)
-    raise InputError(
-        f"{unanswered[0]} is not defined on the labels of {annotator}: some exceed 1, and some "
-        f"lie between whole numbers ({label:g} for passage {doc_id!r} of query {query_id!r})",
-        f"say what is relevant, as in {unanswered[0].with_threshold()} "
-        f'(`measures` "{" ".join(thresholds)}"), or correct the label',
-        "measure.threshold",
+    problem = (
+        f"{first} is not defined on the labels of {annotator}: some exceed 1, and some lie between "
     )
+    problem += f"whole numbers ({label:g} for passage {doc_id!r} of query {query_id!r})"
+    measures_named = f'`measures` "{" ".join(thresholds)}"'
+    remedy = f"say what is relevant, as in {first.with_threshold()} ({measures_named}), or correct the label"
+    raise InputError(problem, remedy, "measure.threshold")
 
 
 def _downstream(
@@ -471,14 +444,9 @@ def _downstream(
     else:
         whole = reads_of(read[READER.name], lists)
     scored = score_outputs(whole, inputs.queries, settings.reader.metric)
-    scores = lists.select(RUN, QUERY_ID).with_columns(
-        pl.lit(settings.longest_list, pl.Int64).alias(tables.K),
-        scored[tables.OUTPUT],
-        scored[tables.VALUE],
-    )
-    if settings.running.skips_failed:
-        return scores.filter(scored[FAILURE].is_null())
-    return scores
+    most = pl.lit(settings.longest_list, pl.Int64).alias(tables.K)
+    scores = lists.select(RUN, QUERY_ID, most).hstack(scored[[tables.OUTPUT, tables.VALUE]])
+    return scores.filter(scored[FAILURE].is_null()) if settings.running.skips_failed else scores
 
 
 def _label_lists(
@@ -524,28 +492,18 @@ def _notes(
 def _note_unscorable(inputs: EvaluationInputs, settings: Settings) -> Note:
     can_score = get_metric(settings.reader.metric).can_score
     every = inputs.queries[tables.ANSWERS].to_list() if settings.scores_answers else []
-    return count_note(
-        "unscorable_answers",
-        sum(not all(map(can_score, answers)) for answers in every),
-        f"[query has|queries have] an answer that {settings.reader.metric_name} cannot score, and that no "
-        "output matches",
-    )
+    amount = sum(not all(map(can_score, answers)) for answers in every)
+    what = f"[query has|queries have] an answer that {settings.reader.metric_name} cannot score, "
+    return count_note("unscorable_answers", amount, f"{what}and that no output matches")
 
 
 def _empty_lists(inputs: EvaluationInputs, settings: Settings) -> Iterator[Note]:
     empty = {run: lists for run, length, lists in _lengths(inputs) if length == 0}
-    consequence = (
-        "and [is|are] left out of it"
-        if settings.ranking.missing == "skip"
-        else "and [scores|score] 0 on every measure"
-    )
+    is_skipped = settings.ranking.missing == "skip"
+    what = "[query has|queries have] no results in {} and "
+    what += "[is|are] left out of it" if is_skipped else "[scores|score] 0 on every measure"
     for run in inputs.run_names:
-        yield count_note(
-            "queries_without_results",
-            empty.get(run, 0),
-            f"[query has|queries have] no results in {{}} {consequence}",
-            about=(run,),
-        )
+        yield count_note("queries_without_results", empty.get(run, 0), what, about=(run,))
 
 
 def constant_notes(
@@ -560,8 +518,8 @@ def constant_notes(
 
     for name in annotators:
         labels = labelled[name].labels[LABEL].drop_nulls()
-        said = f"all labels of {name} are {(labels.head(1).to_list() or [0])[0]:g}: they order no passages"
-        yield note(ALIKE_LABELS, name, labels, labels.n_unique() == 1, said)
+        text = f"all labels of {name} are {(labels.head(1).to_list() or [0])[0]:g}: they order no passages"
+        yield note(ALIKE_LABELS, name, labels, labels.n_unique() == 1, text)
     score = pl.col(tables.SCORE).cast(pl.Float32)
     lists = inputs.runs.group_by(RUN, QUERY_ID, maintain_order=True).agg(
         pl.col(DOC_ID).sort_by(tables.RANK), score.n_unique(), pl.len().alias(N)
@@ -569,8 +527,8 @@ def constant_notes(
     for run in inputs.run_names:
         own = lists.filter(pl.col(RUN) == run)
         scores, texts = own.filter(pl.col(N) > 1)[tables.SCORE], own[DOC_ID]
-        said = f"all passages of a list of {run} have one score: it does not order them"
-        yield note(ALIKE_SCORES, run, scores, scores.max() == 1, said)
+        text = f"all passages of a list of {run} have one score: it does not order them"
+        yield note(ALIKE_SCORES, run, scores, scores.max() == 1, text)
         first = ", ".join((texts.head(1).to_list() or [[]])[0][:_SHOWN])
-        said = f"{run} lists the same passages for every query ({first} first)"
-        yield note(ALIKE_LISTS, run, texts, texts.list.join("\n").n_unique() == 1, said)
+        text = f"{run} lists the same passages for every query ({first} first)"
+        yield note(ALIKE_LISTS, run, texts, texts.list.join("\n").n_unique() == 1, text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -15,7 +15,6 @@ from engine.labels import registry
 from engine.labels.annotator import Annotator, Scale
 from engine.labels.registry import ANNOTATORS, LabelSettings, needed_by, option_classes, resolve
 from engine.machine.remote.api_settings import ApiSettings, is_api
-from engine.machine.remote.limits import forget
 from engine.messages.checked import CheckedSettings, Positive
 from engine.messages.errors import InputError
 from engine.messages.gone import GONE
@@ -89,8 +88,9 @@ class Settings(CheckedSettings):
     @property
     def in_rounds(self) -> str:
         """The setting that has reads done in rounds, if any."""
-        given = self.running.lazy, self.bootstrap.until, self.bootstrap.width
-        return next((n for n, v in zip(("lazy", "until", "width"), given, strict=True) if v), "")
+        bootstrap = self.bootstrap
+        values = {"lazy": self.running.lazy, "until": bootstrap.until, "width": bootstrap.width}
+        return next((name for name, value in values.items() if value), "")
 
     @property
     def draws_queries(self) -> bool:
@@ -288,16 +288,13 @@ def leave_out(annotator: Annotator, name: str) -> str:
 
 def _check_options(settings: Settings) -> None:
     in_use = settings.resolved.annotators
-    names = {annotator.name for annotator in in_use}
-    names |= {name for annotator in in_use for name in annotator.uses_options_of}
+    names = {name for used in in_use for name in (used.name, *used.uses_options_of)}
     for annotator in ANNOTATORS.values():
         if annotator.options is None or annotator.name in names:
             continue
-        users = " or ".join(
-            other.name
-            for other in ANNOTATORS.values()
-            if annotator.name in (other.name, *other.uses_options_of)
-        )
+        every = ANNOTATORS.values()
+        named = (a.name for a in every if annotator.name in (a.name, *a.uses_options_of))
+        users = " or ".join(named)
         for option, value in registry.changed_options(settings.options(annotator.options)).items():
             problem = f"`{option}` {value} without the annotator {users}"
             raise InputError(problem, f"add {users} to `annotators`", "settings.annotator")
@@ -321,12 +318,9 @@ def _check_reads(settings: Settings) -> None:
 def _check_relevant(settings: Settings) -> None:
     others = sorted(a.name for a in settings.resolved.listed if not a.judges_everything)
     if settings.ranking.relevant == ALL_JUDGMENTS and others:
-        raise InputError(
-            f"`relevant` {ALL_JUDGMENTS} does not fit {', '.join(others)}, "
-            "who judge listed passages only",
-            "leave it out: all judgments count by default, of those who judge others too",
-            "settings.relevant",
-        )
+        problem = f"`relevant` {ALL_JUDGMENTS} does not fit {', '.join(others)}, who judge listed passages only"
+        remedy = "leave it out: all judgments count by default, of those who judge others too"
+        raise InputError(problem, remedy, "settings.relevant")
 
 
 def _check_measures(settings: Settings) -> None:
@@ -391,11 +385,10 @@ def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str])
     """Refuse an annotator that no measure fits, for the reasons of ``Resolution.reasons``."""
     if all(reasons):
         fitting = UTILITY_KIND if scale.utilities else "P, nDCG or Success"
-        raise InputError(
-            f"every measure is undefined on the labels of {annotator} (the first is {reasons[0]})",
-            f"add {fitting}",
-            "measure.undefined",
+        problem = (
+            f"every measure is undefined on the labels of {annotator} (the first is {reasons[0]})"
         )
+        raise InputError(problem, f"add {fitting}", "measure.undefined")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,15 +416,8 @@ class Sweep(CheckedSettings):
             ("k_sweep", self.k_sweep),
         ):
             if len(set(values)) < len(values):
-                raise InputError(
-                    f"`{option}` has a value twice", "give each once", "settings.repeated"
-                )
-
-
-def begin(conditions: Collection[Settings]) -> None:
-    """Begin an evaluation, or a study: reset the use of its bounds."""
-    refuse_unfit(conditions)
-    forget()
+                problem = f"`{option}` has a value twice"
+                raise InputError(problem, "give each once", "settings.repeated")
 
 
 def refuse_unfit(conditions: Iterable[Settings]) -> None:
@@ -448,28 +434,23 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
     if settings and settings[0].running.failed_reads in ("zero", "skip"):
         for name in ("batch_out", "batch_in"):
             if getattr(settings[0].api, name):
-                raise InputError(
-                    f"`failed_reads` {settings[0].running.failed_reads} with `{name}`, whose missing answers would count",
-                    "leave it out until all answers are there",
-                    "settings.failures",
-                )
+                policy = f"`failed_reads` {settings[0].running.failed_reads}"
+                problem = f"{policy} with `{name}`, whose missing answers would count"
+                remedy = "leave it out until all answers are there"
+                raise InputError(problem, remedy, "settings.failures")
     name = next((condition.in_rounds for condition in settings if condition.in_rounds), "")
     if name and settings[0].api.is_batch:
         problem = f"`{name}` with `batch_out` or `batch_in`: each round would be a file"
         raise InputError(problem, "leave one of them out", "settings.batch")
-    functions = [
-        model for model in models if any(condition.reader.own(model) for condition in settings)
-    ]
+    functions = [model for model in models if any(c.reader.own(model) for c in settings)]
     if servers and len(servers) == len(models):
-        for name, remedy in _given(settings[0], machines=True):
-            raise InputError(
-                f"`{name}` with {servers[0]}, which a server runs", remedy, "settings.served"
-            )
+        for name, remedy in _of_weights(settings[0], machines=True):
+            problem = f"`{name}` with {servers[0]}, which a server runs"
+            raise InputError(problem, remedy, "settings.served")
     if functions and len(servers) + len(functions) == len(models):
-        for name, remedy in _given(settings[0], machines=False):
-            raise InputError(
-                f"`{name}` with {functions[0]}, a function", remedy, "settings.function"
-            )
+        for name, remedy in _of_weights(settings[0], machines=False):
+            problem = f"`{name}` with {functions[0]}, a function"
+            raise InputError(problem, remedy, "settings.function")
 
 
 def models_of(settings: Settings) -> Iterator[str]:
@@ -480,7 +461,7 @@ def models_of(settings: Settings) -> Iterator[str]:
         yield ask.model
 
 
-def _given(settings: Settings, *, machines: bool) -> Iterator[tuple[str, str]]:
+def _of_weights(settings: Settings, *, machines: bool) -> Iterator[tuple[str, str]]:
     """Non-default settings that need models with weights, or with ``machines`` also actors; each with a remedy."""
     reader, running = settings.reader, settings.running
     chosen = {

@@ -82,9 +82,8 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
     cutoffs = sweep.k_sweep
     if cutoffs and k not in cutoffs:
         swept = ",".join(map(str, cutoffs))
-        raise InputError(
-            f"`k` {k} is not in `k_sweep` {swept}", "add it, or leave `k` out", "settings.sweep"
-        )
+        problem = f"`k` {k} is not in `k_sweep` {swept}"
+        raise InputError(problem, "add it, or leave `k` out", "settings.sweep")
     if cutoffs and reader.end_to_end_k is not None:
         problem = "`end_to_end_k` beside `k_sweep`, which reads lists of every k"
         raise InputError(problem, "leave one of them out", "settings.conflict")
@@ -119,20 +118,27 @@ def at_cutoff(measure: Measure, k: int, other: int) -> Measure:
 
 def study(inputs: EvaluationInputs, conditions: Mapping[Condition, Settings], **how: Any) -> Study:
     """Evaluate inputs held in memory under several conditions; ``how``: the fields of ``Context``."""
-    asked = list(conditions.values())
-    return study_of(conditions, *evaluate_shards(InMemoryInputs(inputs), asked, Context(**how)))
+    shards, settings = InMemoryInputs(inputs), list(conditions.values())
+    return study_of(conditions, *evaluate_shards(shards, settings, Context(**how)))
 
 
 def study_of(
-    conditions: Mapping[Condition, Settings], found: Sequence[Evaluation], jobs: Sequence[Job]
+    conditions: Mapping[Condition, Settings], results: Sequence[Evaluation], jobs: Sequence[Job]
 ) -> Study:
     """The study of evaluations under several conditions; ``jobs``: the jobs of all conditions with their costs."""
     start = time.perf_counter()
-    evaluations = dict(zip(conditions, found, strict=True))
+    evaluations = dict(zip(conditions, results, strict=True))
     readers, comparisons = _across_readers(evaluations)
     return Study(
         evaluations=evaluations,
-        costs=_costs(jobs),
+        costs={
+            (
+                job.spec.name,
+                "fid" if job.prompt.fused else "in-prompt",
+                job.ask.role.name,
+            ): job.costs
+            for job in jobs
+        },
         conditions=pl.concat(
             _of(condition, evaluation.statistics.correlations, tables.CONDITIONS)
             for condition, evaluation in evaluations.items()
@@ -140,16 +146,8 @@ def study_of(
         readers=readers,
         reader_comparisons=comparisons,
         notes=tuple(_notes(evaluations, jobs)),
-        seconds=max(one.seconds for one in evaluations.values()) + time.perf_counter() - start,
+        seconds=max(evaluation.seconds for evaluation in results) + time.perf_counter() - start,
     )
-
-
-def _costs(readings: Sequence[Job]) -> dict[tuple[str, Augmentation, str], ReadingCosts]:
-    costs: dict[tuple[str, Augmentation, str], ReadingCosts] = {}
-    for reading in readings:
-        augmentation: Augmentation = "fid" if reading.prompt.fused else "in-prompt"
-        costs[reading.spec.name, augmentation, reading.ask.role.name] = reading.costs
-    return costs
 
 
 def _notes(evaluations: Mapping[Condition, Evaluation], readings: Sequence[Job]) -> Iterator[Note]:
@@ -161,24 +159,16 @@ def _notes(evaluations: Mapping[Condition, Evaluation], readings: Sequence[Job])
         return
     cutoffs = {condition.k for condition in evaluations}
     asks = settings.resolved.asks
-    of_reader = (a.name for a in settings.resolved.listed if a.is_the_readers)
-    if 1 in cutoffs and any(asks[name].role == READER_ROLE for name in of_reader):
-        yield Note(
-            "labels_are_the_score",
-            1,
-            "at k = 1 the passage read alone is the whole list: there eRAG's labels are the "
-            "end-to-end score",
-        )
+    readers = (a.name for a in settings.resolved.listed if a.is_the_readers)
+    if 1 in cutoffs and any(asks[name].role == READER_ROLE for name in readers):
+        text = "at k = 1 the passage read alone is the whole list: there eRAG's labels are the end-to-end score"
+        yield Note("labels_are_the_score", 1, text)
     if settings.reader.end_to_end_k is not None:
         return  # lists are cut there, whatever k is
     longest = max(evaluation.longest for evaluation in evaluations.values())
     beyond = sorted(k for k in cutoffs if k > longest)
-    yield Note(
-        "cutoffs_beyond_lists",
-        len(beyond),
-        f"no list is longer than {longest}: k = {', '.join(map(str, beyond))} gives the same as "
-        f"k = {longest}",
-    )
+    text = f"no list is longer than {longest}: k = {', '.join(map(str, beyond))} gives the same as k = {longest}"
+    yield Note("cutoffs_beyond_lists", len(beyond), text)
 
 
 def _of(condition: Condition, frame: pl.DataFrame, schema: tables.Schema) -> pl.DataFrame:

@@ -20,6 +20,8 @@ from engine.sources.io.digests import RowHashes
 from engine.sources.io.locations import Location
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, TEXT, TITLE, TOKENS
 
+# The name of recorded outputs among an evaluation's ``tables``.
+OUTPUTS = "outputs"
 _EMPTY_PASSAGES = "empty_passages"
 _LISTS: tables.Schema = {RUN: pl.String(), QUERY_ID: pl.String()}
 # The value of ``cluster`` that takes queries of a common article as one cluster.
@@ -198,11 +200,11 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
     if inputs.k == k:
         return inputs
     if inputs.k is not None and inputs.k < k:
-        raise InputError(
-            f"`k` {k} exceeds the {inputs.k} passages per query that the inputs were read with",
-            f"read them with `k` {k}, or evaluate with `k` {inputs.k} or less",
-            "inputs.cutoff",
+        problem = (
+            f"`k` {k} exceeds the {inputs.k} passages per query that the inputs were read with"
         )
+        remedy = f"read them with `k` {k}, or evaluate with `k` {inputs.k} or less"
+        raise InputError(problem, remedy, "inputs.cutoff")
     beyond = inputs.runs[RANK] > k
     if not beyond.any():
         return replace(inputs, k=k)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -31,7 +31,7 @@ from engine.sources.passages.index import Listed
 from engine.sources.queries.buckets import BUCKETS, Counts, Range, buckets_of
 from engine.sources.runs import read
 from engine.sources.runs.forms import LINE, SCHEMA, Batch
-from engine.sources.runs.read import ID, OnePart, RunParts, read_in_parts, with_ids
+from engine.sources.runs.read import ID, OnePart, read_in_parts, with_ids
 from engine.sources.runs.scan import bytes_of, line_of
 from engine.sources.strangers import QueryNumbers
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE, STATED_RANK, TEXT
@@ -47,51 +47,39 @@ _PART_BYTES = 4 << 20
 _GIVE_TEXTS = "give `corpus`, or write the texts of passages into the run"
 
 
-class Parts(RunParts, Protocol):
-    """A store of lists, in parts: rows of the current run, and the lists of all runs.
+class HeldPart(OnePart):
+    """A store of lists as one part, in memory: rows of the current run, and the lists of all runs.
 
     ``places``: positions of the ids of all queries in their file.
     """
-
-    places: Places
-
-    def queries(self, part: int) -> pl.DataFrame:
-        """``query_id``, ``query`` and ``is_evaluated`` of the queries of a part."""
-
-    def keep(self, part: int, run: int, lists: pl.DataFrame) -> None:
-        """Keep the lists of a run for the queries of a part (``ROWS``)."""
-
-    def kept(self, part: int) -> pl.DataFrame:
-        """The lists of all runs for the queries of a part, run after run."""
-
-
-class HeldPart(OnePart):
-    """One part, in memory."""
 
     def __init__(self, queries: pl.DataFrame) -> None:
         super().__init__()
         self.places = Places(queries[QUERY_ID])
         self._queries = queries
-        self._kept = [tables.empty(ROWS)]
+        self._lists = [tables.empty(ROWS)]
 
     def queries(self, part: int) -> pl.DataFrame:
+        """``query_id``, ``query`` and ``is_evaluated`` of the queries of a part."""
         return self._queries
 
     def keep(self, part: int, run: int, lists: pl.DataFrame) -> None:
-        self._kept.append(lists)
+        """Keep the lists of a run for the queries of a part (``ROWS``)."""
+        self._lists.append(lists)
 
-    def kept(self, part: int) -> pl.DataFrame:
-        return pl.concat(self._kept)
+    def lists(self, part: int) -> pl.DataFrame:
+        """The lists of all runs for the queries of a part, run after run."""
+        return pl.concat(self._lists)
 
 
 class ScatteredParts:
-    """Lists in files (``Parts``); the parts have the queries of equal ranges of buckets.
+    """Lists in files, as ``HeldPart``; the parts have the queries of equal ranges of buckets.
 
     Memory holds a few parts of a run, for runs of any size. The folder takes about 20 bytes and two ids a row of the
     largest run, and as much for each row that is kept.
 
     Args:
-        queries: as ``Parts.queries``, of all queries of the file.
+        queries: as ``HeldPart.queries``, of all queries of the file.
         folder: an empty folder of this process.
         count: of parts, a power of two up to ``MOST_PARTS``.
     """
@@ -100,9 +88,8 @@ class ScatteredParts:
         self.count = count
         self.places = Places(queries[QUERY_ID])
         self.buckets = buckets_of(queries[QUERY])
-        self._queries = SortedTable(
-            queries.with_columns(pl.Series(BUCKET, self.buckets)), self.buckets
-        )
+        numbered = queries.with_columns(pl.Series(BUCKET, self.buckets))
+        self._queries = SortedTable(numbered, self.buckets)
         self._width = BUCKETS // count
         self._raw, self._kept = folder / "raw", folder / "kept"
         self._kept.mkdir()
@@ -146,7 +133,7 @@ class ScatteredParts:
             with reported_writing(self._kept):
                 lists.write_ipc(self._kept / f"{part}-{run}.arrow", compression="lz4")
 
-    def kept(self, part: int) -> pl.DataFrame:
+    def lists(self, part: int) -> pl.DataFrame:
         paths = [self._kept / f"{part}-{run}.arrow" for run in range(self._runs)]
         frames = [pl.read_ipc(path) for path in paths if path.exists()]
         return pl.concat([tables.empty(ROWS), *frames])
@@ -169,6 +156,9 @@ class SortedTable:
         """The rows in a range of buckets, in the order of the table."""
         start, end = np.searchsorted(self._buckets, span)
         return self._table[np.sort(self._order[start:end])]
+
+
+Parts = HeldPart | ScatteredParts
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +194,7 @@ class Lists:
 
     def read(self, part: int) -> pl.DataFrame:
         """The run table of a part, to the cutoff."""
-        rows = self.parts.kept(part).filter(pl.col(RANK) <= self.k)
+        rows = self.parts.lists(part).filter(pl.col(RANK) <= self.k)
         if not self.texts.is_empty():
             rows = with_ids(rows, self.texts, DOC_ID)
         names = pl.Series(RUN, self.names, dtype=pl.String)
@@ -213,10 +203,10 @@ class Lists:
     def cut_runs(self) -> tuple[str, ...]:
         """The runs that list more for some query than the cutoff keeps: one rank beyond it is kept."""
 
-        def of_part(part: int) -> pl.Series:
-            return self.parts.kept(part).filter(pl.col(RANK) > self.k)[RUN].unique()
+        def cut_in(part: int) -> pl.Series:
+            return self.parts.lists(part).filter(pl.col(RANK) > self.k)[RUN].unique()
 
-        cut = {run for runs in mapped(of_part, range(self.parts.count)) for run in runs}
+        cut = {run for runs in mapped(cut_in, range(self.parts.count)) for run in runs}
         return tuple(self.names[run] for run in sorted(cut))
 
     def path_of(self, run: str) -> Location:
@@ -241,27 +231,26 @@ def read_lists(
     k: int,
     numbering: QueryNumbers,
     ignore_identical_ids: bool = False,
-    given: pl.DataFrame | None = None,
+    loaded: pl.DataFrame | None = None,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Lists:
     """Read the lists of all runs; one that has no known query id is keyed by the texts of queries.
 
     Args:
-        queries: as ``Parts.queries``, of all queries of the file.
+        queries: as ``HeldPart.queries``, of all queries of the file.
         numbering: numbering for the queries, which sees the ids of runs.
-        given: the run table of all runs if they were read before, since they carry the texts of passages.
+        loaded: the run table of all runs if they were read before, since they carry the texts of passages.
 
     Raises:
         InputError: a run cannot be used, or lists none of the queries.
     """
-    evaluated = int(queries[IS_EVALUATED].sum())
     work = _ReadingRuns(parts, k, on_rows, ignore_identical_ids, numbering)
     listed_runs: list[tuple[str, list[_OfPart]]] = []
     sources: dict[str, Location] = {}
-    held = None if given is None else given.partition_by(RUN, maintain_order=True)
+    own = None if loaded is None else loaded.partition_by(RUN, maintain_order=True)
     for number, path in enumerate(paths):
         listed_runs.append(
-            work.list_run(number, path) if held is None else work.take(number, held[number])
+            work.list_run(number, path) if own is None else work.take(number, own[number])
         )
         read.require_new_name(path, listed_runs[-1][0], sources)
     numbering.check()
@@ -270,13 +259,10 @@ def read_lists(
             has = min(part.first for part in run_parts if part.first is not None)
             numbering.see([has], path)
             numbering.check()
-            raise InputError(
-                f"lists none of the {evaluated} queries of {numbering.path} "
-                f"(it has {quoted(has)}, they have {quoted(queries[QUERY_ID][0])})",
-                "give the queries that the run was made for",
-                "inputs.unrelated",
-                path=path,
-            )
+            problem = f"lists none of the {queries[IS_EVALUATED].sum()} queries of {numbering.path}"
+            problem += f" (it has {quoted(has)}, they have {quoted(queries[QUERY_ID][0])})"
+            remedy = "give the queries that the run was made for"
+            raise InputError(problem, remedy, "inputs.unrelated", path=path)
     all_parts = [part for _, run_parts in listed_runs for part in run_parts]
     ignored = pl.concat([pl.Series([], dtype=pl.UInt64), *(part.ignored for part in all_parts)])
     names = tuple(name for name, _ in listed_runs)
@@ -335,22 +321,19 @@ class _ReadingRuns:
             rows = with_ids(rows, ids, QUERY_ID).sort(QUERY_ID, RANK)
         first, has_some = rows[QUERY_ID][0] if rows.height else None, False
         if self.ignores:  # a list of its query alone is an empty one, and no stranger's
-            asked = queries.filter(IS_EVALUATED)
-            has_some = not rows.join(asked, on=QUERY_ID, how="semi").is_empty()
+            evaluated = queries.filter(IS_EVALUATED)
+            has_some = not rows.join(evaluated, on=QUERY_ID, how="semi").is_empty()
             rows = read.without_identical(rows)
-        run = pl.lit(number, pl.UInt32).alias(RUN)
+        run, known = pl.lit(number, pl.UInt32).alias(RUN), queries.select(QUERY_ID, IS_EVALUATED)
         rows = rows.select(QUERY_ID, DOC_ID, RANK, SCORE, run, STATED_RANK)
-        joined = rows.join(
-            queries.select(QUERY_ID, IS_EVALUATED), on=QUERY_ID, how="left", maintain_order="left"
-        )
-        evaluated = joined[IS_EVALUATED]
-        kept = rows.filter(evaluated, pl.col(RANK) <= self.k + 1)
-        self.parts.keep(part, number, kept.drop(STATED_RANK))
+        rows = rows.join(known, on=QUERY_ID, how="left", maintain_order="left")
+        lists = rows.filter(IS_EVALUATED, pl.col(RANK) <= self.k + 1).drop(IS_EVALUATED)
+        self.parts.keep(part, number, lists.drop(STATED_RANK))
         return _OfPart(
             first,
-            has_some or not kept.is_empty(),
-            rows[QUERY_ID].filter(evaluated.is_null()).unique().hash(),
-            read.order_of(kept, self.k),
+            has_some or not lists.is_empty(),
+            rows.filter(pl.col(IS_EVALUATED).is_null())[QUERY_ID].unique().hash(),
+            read.order_of(lists, self.k),
         )
 
 
@@ -374,10 +357,8 @@ def named_by_id(lists: Lists, passages: Listed, corpus: Location | None) -> List
     if not wanted.is_empty():
         named = passages.look_up_texts(wanted)
         lacks_some = lacks_some or named.height < len(wanted)
-        lists = replace(
-            lists, texts=named.select(pl.col(TEXT).alias(DOC_ID), pl.col(DOC_ID).alias(ID))
-        )
-        _refuse_twice(lists)
+        texts_named = named.select(pl.col(TEXT).alias(DOC_ID), pl.col(DOC_ID).alias(ID))
+        _refuse_twice(lists := replace(lists, texts=texts_named))
     if lacks_some:
         _refuse_lost(lists, passages, corpus)
     return lists
@@ -397,16 +378,11 @@ def _first(lists: Lists, fault: Callable[[pl.DataFrame], pl.DataFrame]) -> _Row 
 
 def _refuse_twice(lists: Lists) -> None:
     twice = pl.struct(RUN, QUERY_ID, DOC_ID).is_duplicated()
-    first = _first(lists, lambda rows: rows.filter(twice))
-    if first is not None:
+    if first := _first(lists, lambda rows: rows.filter(twice)):
         name, query_id, _, doc_id = first
-        raise InputError(
-            f"document {quoted(doc_id)} comes into the list of query {quoted(query_id)} twice, "
-            "by its id and by its text",
-            "name it once",
-            "inputs.duplicate",
-            path=lists.path_of(name),
-        )
+        problem = f"document {quoted(doc_id)} comes into the list of query {quoted(query_id)} twice"
+        problem, path = f"{problem}, by its id and by its text", lists.path_of(name)
+        raise InputError(problem, "name it once", "inputs.duplicate", path=path)
 
 
 def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> None:
@@ -419,8 +395,7 @@ def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> Non
         hashes = np.union1d(hashes, unknown.hash().to_numpy())
         return rows.filter(pl.col(DOC_ID).is_in(unknown.implode()))
 
-    first = _first(lists, lost)
-    if first is None:
+    if (first := _first(lists, lost)) is None:
         return
     name, query_id, _, doc_id = first
     path = lists.path_of(name)
@@ -447,13 +422,13 @@ def pairs_by_bucket(lists: Lists) -> Counts:
     parts = lists.parts
     assert isinstance(parts, ScatteredParts)
 
-    def of_part(part: int) -> Counts:
+    def pairs_of(part: int) -> Counts:
         rows = parts.with_buckets(part, lists.read(part))
         # A run lists a pair once.
         pairs = rows if len(lists.names) == 1 else rows.select(BUCKET, QUERY_ID, DOC_ID).unique()
         return np.bincount(pairs[BUCKET].to_numpy(), minlength=BUCKETS)
 
     total = np.zeros(BUCKETS, dtype=np.int64)
-    for counts in mapped(of_part, range(parts.count)):
+    for counts in mapped(pairs_of, range(parts.count)):
         total += counts
     return total

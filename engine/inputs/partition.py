@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.inputs.files import EvaluationInputs, InputFiles, with_empty
+from engine.inputs.files import OUTPUTS, EvaluationInputs, InputFiles, with_empty
 from engine.inputs.lists import (
     BUCKET,
     Lists,
@@ -31,7 +32,6 @@ from engine.inputs.lists import (
     pairs_by_bucket,
 )
 from engine.inputs.read import check_inputs
-from engine.inputs.recorded import OUTPUTS
 from engine.inputs.shards import FirstQueries, Shard
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
@@ -46,8 +46,8 @@ from engine.sources.io.parquet import read_parquet
 from engine.sources.passages.index import Listed, PassageIndex, PassageMarks, index_corpus
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.buckets import BUCKETS, Range, halved
-from engine.sources.runs.outputs import named_file
 from engine.sources.runs.scan import lists_at_least
+from engine.sources.traces.read import named_file
 from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RANK, RUN, give_back_freed_memory
 
 PAIRS_PER_SHARD = 20_000
@@ -98,14 +98,13 @@ class Partition:
         """
         name = _name(number)
         path = self.folder.place(name)
+        fault = partial(InputError, path=path)
         try:
             archive = self.folder.read(name)
         except FileNotFoundError:
-            raise InputError(
-                "no such file", "run the same command again", "files.missing", path=path
-            ) from None
+            raise fault("no such file", "run the same command again", "files.missing") from None
         if self.digest(archive) != self.shards[number].digest:
-            raise InputError("a damaged shard", _AGAIN, "inputs.shard", path=path)
+            raise fault("a damaged shard", _AGAIN, "inputs.shard")
         with zipfile.ZipFile(io.BytesIO(archive)) as content:
             names = content.namelist()
             parts = {name: read_parquet(path, content=content.read(name)) for name in names}
@@ -116,11 +115,10 @@ class Partition:
             corpus = self.passages.find(runs[DOC_ID])
             lost = runs.join(corpus, on=DOC_ID, how="anti").sort(RUN, QUERY_ID, RANK)
             for query_id, doc_id in lost.select(QUERY_ID, DOC_ID).iter_rows():
-                others = lost[DOC_ID].n_unique() - 1
-                more = f" and {others} more" if others else ""
+                more = f" and {n - 1} more" if (n := lost[DOC_ID].n_unique()) > 1 else ""
                 where = f"not in the corpus {self.passages.folder.place(self.passages.name)}"
                 problem = f"document {quoted(doc_id)} of query {quoted(query_id)}{more} {where}"
-                raise InputError(problem, _AGAIN, "inputs.passage", path=path)
+                raise fault(problem, _AGAIN, "inputs.passage")
         inputs = EvaluationInputs(
             queries=parts[_QUERIES],
             corpus=corpus,
@@ -135,7 +133,6 @@ class Partition:
         return inputs if self.only is None else self.only.of(inputs)
 
     def digest(self, archive: bytes) -> str:
-        """The digest of the shard in this archive."""
         return _digest(archive, self.passages.fingerprint, self.k, self.cut_runs)
 
     def queries(self) -> pl.DataFrame:
@@ -209,17 +206,14 @@ def partition(
                 folder / _PASSAGES,
                 key if files.corpus is None else _corpus_key(files.corpus),
                 skip_bad=files.skip_bad,
-                on_passages=lambda passages: on_progress("passages", passages),
+                on_passages=partial(on_progress, "passages"),
             )
             give_back_freed_memory()  # SQLite's
             return PassageMarks(index)
 
+        on_rows = partial(on_progress, "runs")
         inputs, lists, passages = check_inputs(
-            files,
-            k=k,
-            parts_of=parts_of,
-            passages_of=passages_of,
-            on_rows=lambda rows: on_progress("runs", rows),
+            files, k=k, parts_of=parts_of, passages_of=passages_of, on_rows=on_rows
         )
         key = key or _key(files, k, pairs_per_shard)
         assert isinstance(passages, PassageMarks)
@@ -268,8 +262,7 @@ def _write(
     for shard in mapped(write, enumerate(_rows(lists, parts, spans))):
         shards.append(shard)
         on_progress("shards", len(shards))
-    table = _parquet(inputs.queries)
-    place.write(_QUERIES, table)
+    place.write(_QUERIES, table := _parquet(inputs.queries))
     return {
         "version": _VERSION,
         "runs": lists.names,
@@ -324,7 +317,7 @@ def _digest(archive: bytes, corpus: str, k: int, cut_runs: tuple[str, ...]) -> s
 
 
 def _archive(content: Mapping[str, pl.DataFrame]) -> bytes:
-    """Tables by the names of their files, as Parquet in an archive; equal ones give equal bytes."""
+    """Tables by the names of their files; equal ones give equal bytes."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as archive:
         for name, table in content.items():
@@ -351,7 +344,6 @@ def _table(name: str) -> str:
 
 
 def _key(files: InputFiles, k: int, pairs_per_shard: int) -> str:
-    """The name of a partition: another one for other files or settings."""
     content = {
         "version": _VERSION,
         "k": k,
@@ -411,8 +403,8 @@ def _taken_up(files: InputFiles, folder: Folder, key: str, damaged: list[str]) -
     return None if damaged else known
 
 
-def shard_pairs(files: InputFiles, wanted: int | None, *, k: int) -> int:
-    """Listed passages of a shard, as ``wanted`` or for an evaluation that is too large to be held; else 0."""
-    if wanted is not None:
-        return wanted
+def shard_pairs(files: InputFiles, pairs: int | None, *, k: int) -> int:
+    """Listed passages of a shard, as ``pairs`` or for an evaluation that is too large to be held; else 0."""
+    if pairs is not None:
+        return pairs
     return PAIRS_PER_SHARD if lists_at_least(files.run, LARGE, k=k) else 0

@@ -18,6 +18,7 @@ from engine import tables
 from engine.inputs.files import (
     ARTICLE,
     NO_INPUTS,
+    OUTPUTS,
     EvaluationInputs,
     InputFiles,
     TableFile,
@@ -26,15 +27,14 @@ from engine.inputs.files import (
     shares_much,
 )
 from engine.inputs.lists import IS_EVALUATED, HeldPart, Lists, Parts, named_by_id, read_lists
-from engine.inputs.recorded import OUTPUTS, check_outputs
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
+from engine.messages.wording import quoted
 from engine.sources.input_tables import InputTable
 from engine.sources.io.locations import Location
 from engine.sources.passages.index import CorpusInMemory, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.forms import WRITTEN
-from engine.sources.runs.outputs import named_file, read_outputs
 from engine.sources.runs.read import (
     AT,
     ID,
@@ -45,24 +45,19 @@ from engine.sources.runs.read import (
 )
 from engine.sources.runs.scan import runs_within
 from engine.sources.strangers import count_strangers, refuse_strangers
-from engine.tables import (
-    ARTICLE_ID,
-    BY_TEXT,
-    CLUSTER,
-    DOC_ID,
-    LABEL,
-    LARGEST,
-    PROVENANCE,
-    QUERY,
-    QUERY_ID,
-    TEXT,
-    TITLE,
-)
+from engine.sources.traces.read import named_file, read_outputs
+from engine.tables import ARTICLE_ID, DOC_ID, OUTPUT, PROVENANCE, QUERY, QUERY_ID, RUN, TEXT, TITLE
 
 IDENTICAL = "identical_ids"
 # Code of the note on queries that share much although `cluster` is not set.
 SHARED = "queries_share_articles"
 WRITTEN_PASSAGES, UNRANKED = "written_passage_lists", "unranked_rows"
+_SKIPPED = "bad [record|records] of the corpus [was|were] left out (`skip_bad`)"
+_UNANSWERABLE = (
+    "[question is|questions are] marked as unanswerable in the queries file and [was|were] left out"
+)
+_UNANSWERED = "list[|s] of {} [has|have] no recorded output, and [is|are] left out end to end"
+_UNLISTED = "recorded output[|s] of {} [is|are] of a query without a list"
 _UNRANKED = (
     "[row|rows] of runs without rank and score [was|were] taken as [it stands|they stand], though they have numbers: call "
     "{} rank or score if it orders them"
@@ -76,12 +71,12 @@ def check_inputs(
     parts_of: Callable[[pl.DataFrame], Parts],
     passages_of: Callable[[pl.DataFrame | None], Listed],
     on_rows: Callable[[int], None] = lambda rows: None,
-    given: LoadedInputs | None = None,
+    loaded: LoadedInputs | None = None,
 ) -> tuple[EvaluationInputs, Lists, Listed]:
     """Read the inputs of an evaluation at cutoff ``k``, and check them.
 
     Args:
-        parts_of: makes the store of lists, from ``Parts.queries`` of all queries of the file.
+        parts_of: makes the store of lists, from ``HeldPart.queries`` of all queries of the file.
         passages_of: makes the store of passages, from the corpus table of the runs' texts, or None.
 
     Returns:
@@ -89,27 +84,21 @@ def check_inputs(
         some run lists within the cutoff. Both may lie in files.
     """
     query_set, queries, lists, carried = listed_queries(
-        files, k=k, parts_of=parts_of, on_rows=on_rows, given=given
+        files, k=k, parts_of=parts_of, on_rows=on_rows, loaded=loaded
     )
     judgments = Judgments(query_set, queries, _judged(files), files)
     numbering = query_set.numbering
     for name, table in judgments.tables.items():
-        if BY_TEXT not in table.columns or not table[BY_TEXT].all():
+        if tables.BY_TEXT not in table.columns or not table[tables.BY_TEXT].all():
             numbering.see(table[QUERY_ID].unique(maintain_order=True), files.tables[name].path)
-    recorded: dict[str, pl.DataFrame] = {}
-    noted: list[Note] = []
-    if files.outputs:
-        outputs = read_outputs(files.outputs) if given is None else given.outputs
-        path = named_file(files.outputs[0])[1]
-        recorded[OUTPUTS], noted = check_outputs(outputs, query_set, queries, lists, path)
+    recorded, noted = _recorded(files, loaded, query_set, queries, lists)
     numbering.check()
     passages = passages_of(carried)
     passages.expect(judgments.expected())
     lists = named_by_id(lists, passages, files.corpus)
     checked, fitting = judgments.check(passages)
-    matched, unmatchable = match_titles(
-        queries, query_set.titles, passages.scan([ARTICLE_ID, TITLE])
-    )
+    titled = passages.scan([ARTICLE_ID, TITLE])
+    matched, unmatchable = match_titles(queries, query_set.titles, titled)
     size = 0 if files.corpus is None else passages.size  # the runs' own passages are listed
     matched, clustered = with_clusters(matched, query_set.groups, files.cluster)
     notes = (
@@ -118,16 +107,8 @@ def check_inputs(
         *fitting,
         *noted,
         identical_note(lists, queries, passages),
-        count_note(
-            "skipped_records",
-            passages.skipped,
-            "bad [record|records] of the corpus [was|were] left out (`skip_bad`)",
-        ),
-        count_note(
-            "unanswerable_queries",
-            query_set.unanswerable,
-            "[question is|questions are] marked as unanswerable in the queries file and [was|were] left out",
-        ),
+        count_note("skipped_records", passages.skipped, _SKIPPED),
+        count_note("unanswerable_queries", query_set.unanswerable, _UNANSWERABLE),
         empty_note(passages.count_empty()),
         count_note("corpus_passages", size, "passages of the corpus", printed=False),
         *_notes_on_runs(lists),
@@ -149,20 +130,66 @@ def check_inputs(
 
 
 def _notes_on_runs(lists: Lists) -> Iterator[Note]:
-    yield count_note(
-        "ignored_queries",
-        lists.ignored,
-        "[query of the runs is|queries of the runs are] not in the queries file and [was|were] left out",
-    )
-    yield count_note(
-        WRITTEN_PASSAGES,
-        lists.taken[WRITTEN],
-        "[list|lists] of passages [was|were] written as a text, and [was|were] taken as the list",
-    )
-    unranked = ((names, rows) for names, rows in lists.taken.items() if names != WRITTEN)
-    for names, rows in unranked:
-        yield count_note(UNRANKED, rows, _UNRANKED.format(names))
+    what = "[query of the runs is|queries of the runs are] not in the queries file and [was|were] left out"
+    yield count_note("ignored_queries", lists.ignored, what)
+    what = "[list|lists] of passages [was|were] written as a text, and [was|were] taken as the list"
+    yield count_note(WRITTEN_PASSAGES, lists.taken[WRITTEN], what)
+    for names, rows in lists.taken.items():
+        if names != WRITTEN:
+            yield count_note(UNRANKED, rows, _UNRANKED.format(names))
     yield from lists.notes
+
+
+def _recorded(
+    files: InputFiles,
+    loaded: LoadedInputs | None,
+    query_set: QuerySet,
+    queries: pl.DataFrame,
+    lists: Lists,
+) -> tuple[dict[str, pl.DataFrame], list[Note]]:
+    """The recorded outputs of the ``queries`` evaluated, by id, and notes on lists and outputs that lack each other.
+
+    Raises:
+        InputError: outputs of an unknown run, a run without any, or outputs of none of the queries.
+    """
+    if not files.outputs:
+        return {}, []
+    outputs = read_outputs(files.outputs) if loaded is None else loaded.outputs
+    path, known, names = named_file(files.outputs[0])[1], query_set.table, lists.names
+    if len(names) == 1:
+        outputs = outputs.with_columns(pl.col(RUN).replace("", names[0]))
+    answered = outputs[RUN].unique(maintain_order=True).to_list()
+    if strange := [name for name in answered if name not in names]:
+        problem = f"has outputs of the run {quoted(strange[0])}" if strange[0] else "names no run"
+        remedy = f"name one of {', '.join(names)}, as in RUN=FILE"
+        raise InputError(problem, remedy, "outputs.run", path=path)
+    # A score by the reader here would not compare with a recorded one.
+    if lacking := [name for name in names if name not in answered]:
+        problem = f"has no output of the run {quoted(lacking[0])}"
+        raise InputError(problem, "give those, or leave the run out", "outputs.lacking", path=path)
+    if outputs[QUERY_ID].is_in(known[QUERY_ID].implode()).any():
+        query_set.numbering.see(outputs[QUERY_ID], path)
+    else:
+        texts = known.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
+        outputs = with_ids(outputs, texts, QUERY_ID).unique(maintain_order=True)
+    if (twice := outputs.filter(outputs.select(RUN, QUERY_ID).is_duplicated())).height:
+        problem = f"query {quoted(twice[QUERY_ID][0])} has two outputs of one run"
+        raise InputError(problem, "keep one", "outputs.twice", path=path)
+    what = f"answers none of the {{}} [query|queries] of {query_set.numbering.path}"
+    remedy = "name their ids or texts"
+    others = count_strangers(outputs[QUERY_ID], known[QUERY_ID], what, remedy=remedy, path=path)
+    own = outputs.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
+    listed = pl.concat([rows.select(RUN, QUERY_ID).unique() for rows in lists])
+    listed = listed.join(queries, on=QUERY_ID, how="semi")
+    what = "[query|queries] of recorded outputs [is|are] not in the queries file"
+    notes = [count_note("outputs_of_others", others, what)]
+    for part, other, code, what in (
+        (listed, own, "unanswered_lists", _UNANSWERED),
+        (own, listed, "unlisted_outputs", _UNLISTED),
+    ):
+        alone = part.join(other, on=[RUN, QUERY_ID], how="anti")[RUN].value_counts().sort(RUN)
+        notes += [count_note(code, amount, what, about=(run,)) for run, amount in alone.rows()]
+    return {OUTPUTS: own.select(RUN, QUERY_ID, OUTPUT)}, notes
 
 
 class LoadedInputs(NamedTuple):
@@ -181,7 +208,7 @@ class LoadedInputs(NamedTuple):
 def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
     """The tables that annotators need; refused if they name documents of a single corpus beside several."""
     judged = {name: file.read() for name, file in files.tables.items()}
-    by_id = [name for name, table in judged.items() if BY_TEXT not in table.columns]
+    by_id = [name for name, table in judged.items() if tables.BY_TEXT not in table.columns]
     if files.corpora and by_id:
         file = files.tables[by_id[0]]
         way = (
@@ -198,39 +225,39 @@ def listed_queries(
     k: int,
     parts_of: Callable[[pl.DataFrame], Parts],
     on_rows: Callable[[int], None] = lambda rows: None,
-    given: LoadedInputs | None = None,
+    loaded: LoadedInputs | None = None,
 ) -> tuple[QuerySet, pl.DataFrame, Lists, pl.DataFrame | None]:
     """The first half of ``check_inputs``: queries and runs, without the corpus.
 
     Returns:
         All queries, those evaluated, their lists, and the corpus table of the texts that runs carry without a corpus.
     """
-    query_set = read_queries_of(files) if given is None else given.query_set
+    query_set = read_queries_of(files) if loaded is None else loaded.query_set
     known, query_set.numbering.path = query_set.table, files.queries
     queries = known if files.limit is None else known.head(files.limit)
-    together = given and given.runs
-    within = [{} if given else runs_within(path) for path in files.run]
-    if given is None and (files.corpus is None or any(within)):
+    together = loaded and loaded.runs
+    within = [{} if loaded else runs_within(path) for path in files.run]
+    if loaded is None and (files.corpus is None or any(within)):
         together = runs_with_texts(files)
     runs, carried, taken = together or (None, None, Counter())
     is_evaluated = (pl.int_range(pl.len()) < queries.height).alias(IS_EVALUATED)
-    asked = known.select(QUERY_ID, QUERY, is_evaluated)
+    every_query = known.select(QUERY_ID, QUERY, is_evaluated)
     lists = read_lists(
         tuple(p for p, names in zip(files.run, within, strict=True) for _ in names or [p]),
-        asked,
-        parts_of(asked),
+        every_query,
+        parts_of(every_query),
         k=k,
         numbering=query_set.numbering,
         ignore_identical_ids=files.ignore_identical_ids,
-        given=runs,
+        loaded=runs,
         on_rows=on_rows,
     )
-    lists = replace(lists, taken=lists.taken + taken, are_files=given is None)
+    lists = replace(lists, taken=lists.taken + taken, are_files=loaded is None)
     return query_set, queries, lists, carried
 
 
 def read_inputs(
-    files: InputFiles, *, k: int, given: LoadedInputs | None = None
+    files: InputFiles, *, k: int, loaded: LoadedInputs | None = None
 ) -> EvaluationInputs:
     """Read the inputs of an evaluation at cutoff ``k``; from the corpus only the listed passages.
 
@@ -248,15 +275,15 @@ def read_inputs(
     """
 
     def passages_of(carried: pl.DataFrame | None) -> Listed:
-        if given is not None and given.passages is not None:
-            return given.passages
+        if loaded and loaded.passages is not None:
+            return loaded.passages
         if carried is not None:
             return CorpusInMemory(lambda skip: [carried])
         assert files.corpus is not None
         return CorpusInMemory.from_corpus(files.corpus, files.skip_bad)
 
     inputs, lists, listed = check_inputs(
-        files, k=k, parts_of=HeldPart, passages_of=passages_of, given=given
+        files, k=k, parts_of=HeldPart, passages_of=passages_of, loaded=loaded
     )
     corpus = pl.concat([tables.empty(tables.CORPUS), *listed.scan()])
     return replace(inputs, corpus=corpus, runs=lists.read(0))
@@ -295,11 +322,11 @@ def located(
 
 
 def table_files(
-    given: Mapping[str, Location], known: Mapping[str, InputTable], corpora: Sequence[Location] = ()
+    paths: Mapping[str, Location], known: Mapping[str, InputTable], corpora: Sequence[Location] = ()
 ) -> dict[str, TableFile]:
     """The files that annotators need; beside several corpora one may name its own, as in ``split_runs``."""
     files = {}
-    for name, path in given.items():
+    for name, path in paths.items():
         files[name] = TableFile(path, known[name])
         if AT in str(path) and len(corpora) > 1 and not Path(path).exists():
             (file,), (corpus,) = split_runs([path], corpora)
@@ -339,7 +366,7 @@ class Judgments:
         Raises:
             InputError: a table judges none of the queries or no document of the corpus, or no gold article is in it.
         """
-        kept: dict[str, pl.DataFrame] = {}
+        judged: dict[str, pl.DataFrame] = {}
         notes: list[Note] = []
         corpus, is_needed = self.files.corpus, self.files.need_provenance
         where = "any list" if corpus is None else "the corpus"
@@ -353,16 +380,18 @@ class Judgments:
         texts = self.query_set.table.select(
             pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID)
         )
-        for name, given in self.tables.items():
-            by_text = BY_TEXT in given.columns and given[BY_TEXT].all()
-            table = with_ids(given, texts, QUERY_ID) if by_text else given
-            path, asked = self.files.tables[name].path, self.queries[QUERY_ID]
+        for name, table in self.tables.items():
+            if tables.BY_TEXT in table.columns and table[tables.BY_TEXT].all():
+                table = with_ids(table, texts, QUERY_ID)
+            path, evaluated = self.files.tables[name].path, self.queries[QUERY_ID]
             what = f"judges none of the {{}} [query|queries] of {self.files.queries}"
             remedy = "give the judgments of these queries"
-            count_strangers(table[QUERY_ID], asked, what, remedy=remedy, path=path)
-            kept[name] = table.join(self.queries, on=QUERY_ID, how="semi", maintain_order="left")
+            count_strangers(table[QUERY_ID], evaluated, what, remedy=remedy, path=path)
+            judged[name] = table.join(self.queries, on=QUERY_ID, how="semi", maintain_order="left")
             if tables.QRELS.keys() <= {*table.columns}:
-                kept[name] = kept[name].with_columns(pl.lit(table[LABEL].max()).alias(LARGEST))
+                judged[name] = judged[name].with_columns(
+                    pl.lit(table[tables.LABEL].max()).alias(tables.LARGEST)
+                )
             others = table.join(self.query_set.table, on=QUERY_ID, how="anti")[QUERY_ID].n_unique()
             documents = _documents(table)
             lost = lacking.filter(lacking.is_in(documents.implode()))
@@ -377,12 +406,15 @@ class Judgments:
             wanted, path = self.expected()[ARTICLE_ID], self.files.queries
             refuse_strangers(wanted, gold, known[ARTICLE_ID], what, remedy=remedy, path=path)
         what = f"gold [article is|articles are] not in {where}"
-        return kept, [*notes, count_note("gold_not_in_corpus", len(gold), what, printed=is_needed)]
+        return judged, [
+            *notes,
+            count_note("gold_not_in_corpus", len(gold), what, printed=is_needed),
+        ]
 
 
 def _documents(table: pl.DataFrame) -> pl.Series:
     """The documents that a table of judgments names; unknown for judged texts."""
-    if BY_TEXT in table.columns:
+    if tables.BY_TEXT in table.columns:
         return table[DOC_ID].clear()
     return table[DOC_ID] if DOC_ID in table.columns else table[tables.SHOWN].explode().drop_nulls()
 
@@ -395,12 +427,9 @@ def identical_note(lists: Iterable[pl.DataFrame], queries: pl.DataFrame, passage
     text = pl.col(TEXT).str.strip_chars()
     with_title = pl.concat_str(pl.col(TITLE), pl.col(TEXT), separator=" ").str.strip_chars()
     query = pl.col(QUERY).str.strip_chars()
-    return count_note(
-        IDENTICAL,
-        both.filter((text == query) | (with_title == query)).height,
-        "[list holds its query|lists hold their query] as a document, with its id and its text; "
-        "`ignore_identical_ids` leaves it out, as BEIR does",
-    )
+    what = "[list holds its query|lists hold their query] as a document, with its id and its text; "
+    what += "`ignore_identical_ids` leaves it out, as BEIR does"
+    return count_note(IDENTICAL, both.filter((text == query) | (with_title == query)).height, what)
 
 
 def match_titles(
@@ -445,9 +474,9 @@ def match_titles(
         for query_id, names in queries.select(QUERY_ID, PROVENANCE).iter_rows()
     ]
     matched = queries.with_columns(pl.Series(PROVENANCE, gold, dtype=pl.List(pl.String)))
-    asked = {q: titles[q] for q in queries[QUERY_ID] if q in titles}
-    is_matchable = is_titled or any(map(called.intersection, asked.values()))
-    return matched, () if is_matchable else tuple(asked)
+    by_title = [q for q in queries[QUERY_ID] if q in titles]
+    is_matchable = is_titled or any(called.intersection(titles[q]) for q in by_title)
+    return matched, () if is_matchable else tuple(by_title)
 
 
 def with_clusters(
@@ -465,25 +494,22 @@ def with_clusters(
         cluster: a column of the queries file, "article", or None for clusters by article that no figure uses.
     """
     by_article = cluster in (None, ARTICLE)
-    keys = (
-        list(_shared(queries, groups)) if by_article else list(map(groups.get, queries[QUERY_ID]))
-    )
+    own = map(groups.get, queries[QUERY_ID])
+    keys = enumerate(_shared(queries, groups) if by_article else own)
     numbers: dict[object, int] = {}
     codes = [
-        numbers.setdefault(place if key is None else ("", key), len(numbers))
-        for place, key in enumerate(keys)
+        numbers.setdefault(place if key is None else ("", key), len(numbers)) for place, key in keys
     ]
-    clustered = queries.with_columns(pl.Series(CLUSTER, codes, dtype=pl.Int64))
+    clustered = queries.with_columns(pl.Series(tables.CLUSTER, codes, dtype=pl.Int64))
     text = f"{queries.height} queries are in {len(numbers)} clusters"
     if cluster is not None:
         by = f"{text} by `cluster` {cluster}: intervals and p-values take clusters as independent"
         return clustered, Note("clusters", len(numbers), by)
-    return clustered, Note(
-        SHARED,
-        len(numbers) if shares_much(codes) else 0,
-        f"{text} of a common gold article, context or text, but intervals and p-values assume independent "
-        f"queries, and may be too narrow: `cluster` {ARTICLE} takes clusters as independent",
+    text += (
+        " of a common gold article, context or text, but intervals and p-values assume independent "
     )
+    text += f"queries, and may be too narrow: `cluster` {ARTICLE} takes clusters as independent"
+    return clustered, Note(SHARED, len(numbers) if shares_much(codes) else 0, text)
 
 
 def column_of(cluster: str | None) -> str | None:

@@ -59,19 +59,19 @@ class FirstQueries:
         """The inputs, restricted to the queries."""
         queries, names = self.among(inputs.queries), inputs.run_names
 
-        def kept(table: pl.DataFrame) -> pl.DataFrame:
+        def among(table: pl.DataFrame) -> pl.DataFrame:
             return table.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
 
         unread = pl.DataFrame(self.stopped, {RUN: pl.String, "last": pl.Int64}, orient="row")
-        unread = unread.join(kept(self.order), how="cross")
+        unread = unread.join(among(self.order), how="cross")
         unread = unread.filter(pl.col(CLUSTER) > pl.col("last"))
         unread = unread.select(RUN, QUERY_ID)
         unlabelled = unread.clear() if self.labels else unread
-        runs = kept(inputs.runs).join(
+        runs = among(inputs.runs).join(
             unlabelled, on=[RUN, QUERY_ID], how="anti", maintain_order="left"
         )
         corpus = inputs.corpus.join(runs, on=DOC_ID, how="semi", maintain_order="left")
-        judged = {name: kept(table) for name, table in inputs.tables.items()}
+        judged = {name: among(table) for name, table in inputs.tables.items()}
         part = replace(inputs, queries=queries, runs=runs, corpus=corpus, tables=judged)
         return replace(part, names=names, unread=unread, unlabelled=unlabelled, is_whole=False)
 
@@ -126,10 +126,10 @@ class InMemoryInputs:
 
     @classmethod
     def of_files(
-        cls, files: InputFiles, *, k: int, given: LoadedInputs | None = None
+        cls, files: InputFiles, *, k: int, loaded: LoadedInputs | None = None
     ) -> InMemoryInputs:
         """Files that fit, read at a cutoff, as ``read_inputs`` reads them."""
-        return cls(read_inputs(files, k=k, given=given))
+        return cls(read_inputs(files, k=k, loaded=loaded))
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:

@@ -74,10 +74,6 @@ class InputError(Exception):
         text = f"{where}{_shortened(self.problem)}; {_shortened(self.remedy)}"
         super().__init__(" ".join(text.split()))
 
-    def at(self, path: str | Path) -> InputError:
-        """The error at another path, of the file that users know."""
-        return type(self)(self.problem, self.remedy, self.code, path=path)
-
     def __reduce__(self) -> tuple[partial[InputError], tuple[str, str, str]]:
         args = (self.problem, self.remedy, self.code)
         return partial(type(self), path=self.path, line=self.line), args

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from engine.evaluation.conclude import Evaluation
 from engine.evaluation.evaluate import evaluate_shards, refuse_lacking_tables
 from engine.evaluation.jobs import Context
-from engine.evaluation.settings import Settings
+from engine.evaluation.settings import Settings, refuse_unfit
 from engine.inputs.partition import partition, shard_pairs
 from engine.inputs.shards import InMemoryInputs
 from engine.labels.annotator import Annotator
@@ -26,7 +26,7 @@ from engine.machine.pool import beside_ray
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.python import parts
-from engine.python.input_forms import UserInputs, inputs_of, some_outputs
+from engine.python.input_forms import UserInputs, inputs_of, recorded_outputs
 from engine.python.options import EvaluateOptions
 from engine.python.result import Result
 from engine.ranking.scores import RankingSettings
@@ -111,14 +111,15 @@ def evaluate(
         passages,
         runs,
         answers=left.pop("answers", None),
-        outputs=some_outputs(left.pop("outputs", None)),
+        outputs=recorded_outputs(left.pop("outputs", None)),
         ignore_identical_ids=fitted(_IGNORES, left.pop(_IGNORES, False), bool),
         limit=fitted("limit", left.pop("limit", None), Positive | None),
         tables={n: table for n in input_tables() if (table := left.pop(n, None)) is not None},
     )
-    settings = _settings(left, metric, annotators, k, recorded=inputs.outputs is not None)
+    settings = _settings(left, metric, annotators, k, recorded=len(inputs.outputs) > 0)
     refuse_lacking_tables(settings, inputs.tables)
     _refuse_unused(settings, inputs.tables)
+    refuse_unfit([settings])
     named = name_files(inputs.files(settings))
     with progress(shown=shown) as on_progress:
         context = Context(store=store, on_progress=on_progress, on_event=_LOG.info)

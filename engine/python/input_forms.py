@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from engine.evaluation.settings import Settings
-from engine.inputs.files import EvaluationInputs, InputFiles, TableFile
+from engine.inputs.files import OUTPUTS, EvaluationInputs, InputFiles, TableFile
 from engine.inputs.read import LoadedInputs, column_of, located
-from engine.inputs.recorded import OUTPUTS
 from engine.inputs.shards import InMemoryInputs
 from engine.labels.registry import input_tables
 from engine.messages.characters import composed
@@ -38,8 +37,8 @@ from engine.sources.queries.layouts import QueryRow, kilt_row, plain_rows, queri
 from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read_answers
 from engine.sources.runs import read
 from engine.sources.runs.forms import is_row, names_runs, records_in
-from engine.sources.runs.outputs import outputs_of, read_outputs
 from engine.sources.traces import read as traces
+from engine.sources.traces.read import outputs_of, read_outputs
 from engine.tables import ANSWERS, DOC_ID, LABEL, OUTPUT, QUERY, QUERY_ID, RUN, SCORE, TEXT
 
 Record = dict[str, Any]
@@ -63,21 +62,21 @@ class UserInputs(NamedTuple):
     tables: Mapping[str, Any] = {}  # annotators' inputs by name
     limit: int | None = None
     ignore_identical_ids: bool = False
-    outputs: Any = None  # recorded; None if there are none
+    outputs: pl.DataFrame | tuple[Location, ...] = ()  # recorded, or their files
 
     def files(self, settings: Settings) -> InputFiles | None:
         """The files, if all inputs are files; None if some are in memory."""
         runs = self.runs if isinstance(self.runs, list | tuple) else [self.runs]
         several = isinstance(self.passages, list | tuple) and all(map(is_path, self.passages))
         corpus = None if several else self.passages
-        outputs = () if self.outputs is None else self.outputs
-        outputs = outputs if isinstance(outputs, list | tuple) else (outputs,)
-        rest = [value for value in (corpus, self.answers, *outputs) if value is not None]
-        if not runs or not all(map(is_path, [self.queries, *runs, *self.tables.values(), *rest])):
+        outputs = self.outputs if isinstance(self.outputs, tuple) else None
+        rest = [value for value in (corpus, self.answers) if value is not None]
+        every = [self.queries, *runs, *self.tables.values(), *rest]
+        if not runs or outputs is None or not all(map(is_path, every)):
             return None
         paths = located(self.passages, runs, self.tables, input_tables())
-        others = {"answers": self.answers, "outputs": tuple(outputs)}
-        return self.named(settings, queries=self.queries, **others, **paths)
+        paths |= {"queries": self.queries, "answers": self.answers, "outputs": outputs}
+        return self.named(settings, **paths)
 
     def named(self, settings: Settings, **files: Any) -> InputFiles:
         """Names of inputs in errors, and their used part."""
@@ -104,14 +103,16 @@ def inputs_of(user: UserInputs, settings: Settings) -> EvaluationInputs:
     corpus = None if user.passages is None else f"`{_PASSAGES}`"
     names = tuple(runs[0][RUN].unique(maintain_order=True))
     tables = _tables(user.tables)
-    outputs = () if user.outputs is None else (f"`{OUTPUTS}`",)
+    outputs = (f"`{OUTPUTS}`",) * bool(len(user.outputs))
     paths = {"queries": queries, "corpus": corpus, "run": names, "outputs": outputs}
     named = user.named(settings, tables=tables, **paths)
     retrievers = {n or "run" for n, run in each_run(user.runs) if retriever_of(run) is not None}
     query_set.numbering.own = frozenset(retrievers)
     passages = None if user.passages is None else _passages(user.passages)
-    loaded = LoadedInputs(query_set, runs, passages, *_outputs(user.outputs))
-    inputs = InMemoryInputs.of_files(named, k=k, given=loaded).inputs
+    answers = user.outputs
+    answers = read_outputs(answers) if isinstance(answers, tuple) else answers
+    loaded = LoadedInputs(query_set, runs, passages, answers)
+    inputs = InMemoryInputs.of_files(named, k=k, loaded=loaded).inputs
     return inputs if is_path(user.queries) else replace(inputs, queries_file=None)
 
 
@@ -174,32 +175,27 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
     return separate
 
 
-def some_outputs(outputs: Any) -> Any:
-    """Recorded outputs as they are given; None for the empty frame of traces without answers."""
-    return None if isinstance(outputs, pl.DataFrame) and outputs.is_empty() else outputs
-
-
-def _outputs(outputs: Any) -> Iterator[pl.DataFrame]:
+def recorded_outputs(outputs: Any) -> pl.DataFrame | tuple[Location, ...]:
+    """Recorded outputs (``outputs_of``), or their files; none also for the empty frame of traces without answers."""
+    if outputs is None or (isinstance(outputs, pl.DataFrame) and outputs.is_empty()):
+        return ()
     several = outputs if isinstance(outputs, list | tuple) else [outputs]
-    if all(map(is_path, several)):
-        yield read_outputs(several)
-    elif outputs is not None:
-        rows = _answered(outputs) if isinstance(outputs, Mapping) else records(outputs, OUTPUTS)
-        yield outputs_of([("", OUTPUTS, enumerate(rows, 1))])
-
-
-def _answered(outputs: Mapping[Any, Any]) -> Iterator[Record]:
-    for key, own in plain(outputs, OUTPUTS).items():
-        run, answers = (key, own) if isinstance(own, dict) else ("", {key: own})
-        yield from ({RUN: run, QUERY_ID: query, OUTPUT: text} for query, text in answers.items())
+    if several and all(map(is_path, several)):
+        return tuple(several)
+    if isinstance(outputs, Mapping):
+        by_key = plain(outputs, OUTPUTS).items()
+        named = [(key, own) if isinstance(own, dict) else ("", {key: own}) for key, own in by_key]
+        rows = ((run, query, text) for run, own in named for query, text in own.items())
+        outputs = [dict(zip((RUN, QUERY_ID, OUTPUT), row, strict=True)) for row in rows]
+    return outputs_of([("", OUTPUTS, enumerate(records(outputs, OUTPUTS), 1))])
 
 
 def read_traces(given: Any, name: str = "", *, carried: bool = True) -> traces.Traces:
     """Read traces of agents from a file, a frame or a list of dictionaries.
 
     >>> search = {"query_id": "q1", "step": 1, "search": "Aruba", "passages": ["d2", "d1"]}
-    >>> found = read_traces([search, {"query_id": "q1", "output": "Oranjestad"}])
-    >>> found.runs["doc_id"].to_list(), found.outputs["output"].to_list()
+    >>> traces = read_traces([search, {"query_id": "q1", "output": "Oranjestad"}])
+    >>> traces.runs["doc_id"].to_list(), traces.outputs["output"].to_list()
     (['d2', 'd1'], ['Oranjestad'])
 
     ``name``: of the run, if rows name none. ``carried`` is False if passages of ``evaluate`` have the texts.

@@ -35,8 +35,8 @@ from engine.report import verdict
 from engine.sources.io.digests import digest_at, file_sha256, json_digest
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location, locate
-from engine.sources.runs.outputs import named_file
 from engine.sources.runs.scan import header_of
+from engine.sources.traces.read import named_file
 from engine.version import __version__
 
 PROMPT_PARTS = "prompt_parts"

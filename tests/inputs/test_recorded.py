@@ -9,7 +9,7 @@ from polars.testing import assert_frame_equal
 import engine
 from engine import read_traces
 from engine.report.findings import read_findings
-from engine.sources.runs.outputs import named_file, read_outputs
+from engine.sources.traces.read import named_file, read_outputs
 from tests.commands import erag
 from tests.expected import refused
 

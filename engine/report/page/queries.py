@@ -21,7 +21,6 @@ from engine.reading.prompting.prompts import Prompt
 from engine.report.findings import Findings
 from engine.report.grids import labelling
 from engine.report.page.overview import Slices
-from engine.report.page.traces import searches
 from engine.report.summary import PROMPT_PARTS
 from engine.statistics.single_labels import SUCCESS
 from engine.tables import DOC_ID, LABEL, OUTPUT, QUERY_ID, RANK, READ_KEY, RUN, TEXT, TITLE, VALUE
@@ -31,6 +30,9 @@ MOST_QUERIES = 20_000
 # Letters of a script with details: fast to parse, yet several queries to a file. Letters of an answer and of an
 # output in the table.
 _LETTERS, _SHOWN = 400_000, 90
+
+# Of a trace: more would slow the page down.
+_STEPS, _PASSAGES_OF_STEP = 50, 20
 
 Pair = tuple[str, str]
 
@@ -203,6 +205,19 @@ class _Calls:
         return own[0] if own else None
 
 
+def _searches(findings: Findings) -> dict[Pair, dict[str, Any]]:
+    """By run and query: ``steps`` of a trace (text, passages, whether the first useful step), and their number ``taken``."""
+    rows = findings.table("trace_steps")
+    of_first = pl.col(tables.ANNOTATOR) == pl.col(tables.ANNOTATOR).first()
+    passages = pl.col(tables.DOC_IDS).list.head(_PASSAGES_OF_STEP)
+    step = pl.struct(tables.SEARCH, passages, tables.FIRST_USEFUL).sort_by(tables.STEP)
+    traces = rows.filter(of_first).group_by(RUN, QUERY_ID).agg(step.head(_STEPS), pl.len())
+    return {
+        (run, query_id): {"steps": [[*one.values()] for one in own], "taken": taken}
+        for run, query_id, own, taken in traces.iter_rows()
+    }
+
+
 class _Details:
     def __init__(self, findings: Findings) -> None:
         assert findings.sources is not None
@@ -220,7 +235,7 @@ class _Details:
             self.listed[query_id][run] = doc_ids
         corpus = findings.sources.corpus.select(DOC_ID, TITLE, TEXT)
         self._texts = {row[0]: row[1:] for row in corpus.iter_rows()}
-        self._calls, self._searches = _Calls(findings), searches(findings)
+        self._calls, self._searches = _Calls(findings), _searches(findings)
         if isinstance(most, str):
             outputs = findings.downstream.select(RUN, QUERY_ID, OUTPUT)
             for run, query_id, output in outputs.iter_rows():

@@ -24,7 +24,7 @@ from engine.evaluation.evaluate import check
 from engine.evaluation.jobs import Context, Job, specify_jobs
 from engine.evaluation.plan import lists_to_read, with_share
 from engine.evaluation.score import pairs_to_label
-from engine.evaluation.settings import Settings, begin, cut_for, models_of
+from engine.evaluation.settings import Settings, cut_for, models_of, refuse_unfit
 from engine.inputs.files import EvaluationInputs, InputFiles
 from engine.inputs.lists import Lists, ScatteredParts, count_parts, pairs_by_bucket
 from engine.inputs.partition import PAIRS_PER_SHARD
@@ -32,6 +32,7 @@ from engine.inputs.read import LoadedInputs, listed_queries
 from engine.inputs.shards import InMemoryInputs
 from engine.machine.device import default_actor_memory, this_machine
 from engine.machine.remote.api_settings import HOUR, is_api
+from engine.machine.remote.limits import forget
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.messages.wording import listed
@@ -243,7 +244,7 @@ def _read(
     names = ("queries", "corpus", "skip_bad", "need_answers")
     sampled = InputFiles(**{n: getattr(files, n) for n in names}, run=tuple(paths.values()))
     loaded = LoadedInputs(QuerySet(queries), (runs, None, Counter()))
-    return InMemoryInputs.of_files(sampled, k=k, given=loaded).inputs
+    return InMemoryInputs.of_files(sampled, k=k, loaded=loaded).inputs
 
 
 _REMEDY = "name the results of an evaluation that made LLM calls of its own"
@@ -377,7 +378,8 @@ def plan_evaluation(
     """
     settings = list(conditions)
     first, pace = settings[0], pace_for(plan, settings)
-    begin(settings)
+    refuse_unfit(settings)
+    forget()
     context = Context(store=store, on_event=on_event, executor=executor)
     query_ids, each = inputs.queries[QUERY_ID], sample.lists if sample else 1
     drawn = [with_share(condition, query_ids, each) for condition in settings]

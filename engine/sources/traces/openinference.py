@@ -9,7 +9,8 @@ Source: OpenInference semantic conventions, spec/semantic_conventions.md of gith
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -34,26 +35,23 @@ _IN_JSON = ("attributes", "metadata", _DOCUMENTS)
 _TEXTS = {"input": (*QUERY_FIELDS, "input"), "output": (*RESPONSE_FIELDS, "output", "result")}
 
 
-def is_span(record: Mapping[str, Any]) -> bool:
-    return first_of(record, _TRACE) is not None
-
-
 def records_of_spans(
-    path: Location, records: Iterable[tuple[int, Mapping[str, Any]]]
-) -> tuple[list[tuple[int, dict[str, Any]]], list[Note]]:
-    """Searches and answers as records of ``read_traces``, and counts of incomplete spans.
+    path: Location, records: Sequence[tuple[int, Mapping[str, Any]]]
+) -> tuple[Sequence[tuple[int, Mapping[str, Any]]], list[Note]]:
+    """Searches and answers as records of ``read_traces``, and counts of incomplete spans; records of others as they are.
 
     Raises:
         InputError: a span without ids or start, or twice; a cycle of spans; a trace without a root or question, or with
             several roots; two traces of a question; no RETRIEVER span with documents.
     """
+    if first_of(records[0][1], _TRACE) is None:
+        return records, []
     traces: dict[str, dict[str, Span]] = {}
     for line, record in records:
         span, fault = _flat(record), partial(InputError, path=path, line=line)
         trace, own, start = first_of(span, _TRACE), first_of(span, _ID), span.get(_START)
-        known = all(isinstance(one, str | int | None) for one in (trace, own, span.get(_PARENT)))
-        spans = traces.setdefault(trace, {}) if known else {}
-        if trace is None or own is None or own in spans or not known:
+        known = all(isinstance(name, str | int | None) for name in (trace, own, span.get(_PARENT)))
+        if not known or trace is None or own is None or own in traces.setdefault(trace, {}):
             problem = f"the span {quoted(own)} of trace {quoted(trace)} has no id of its own"
             remedy = "export each span once, with `trace_id` and `span_id`"
             raise fault(problem, remedy, "traces.span")
@@ -62,44 +60,44 @@ def records_of_spans(
         except ValueError:
             problem = f"the span {quoted(own)} has the start {quoted(start)}"
             raise fault(problem, "write `start_time` in ISO 8601", "traces.time") from None
-        span |= {_PARENT: span.get(_PARENT) or None, _START: at.replace(tzinfo=at.tzinfo or UTC)}
-        spans[own] = span | {LINE: line}
-    made: list[tuple[int, dict[str, Any]]] = []
+        at, parent = at.replace(tzinfo=at.tzinfo or UTC), span.get(_PARENT) or None
+        traces[trace][own] = {**span, _PARENT: parent, _START: at, LINE: line}
+    rows: list[tuple[int, dict[str, Any]]] = []
     queries: dict[tuple[Any, Any], str] = {}
-    lost = empty = 0
     for trace, spans in traces.items():
         searches, here = _searches(path, spans), f"trace {quoted(trace)} has"
-        roots = [one for one in spans.values() if one[_PARENT] is None]
-        roots = roots or [one for one in spans.values() if one[_PARENT] not in spans]
+        outer = [span for span in spans.values() if span[_PARENT] not in spans]
+        roots = [span for span in outer if span[_PARENT] is None] or outer
         root, fault = roots[0], partial(InputError, path=path, line=roots[-1][LINE])
         if len(roots) > 1:
             problem = f"{here} {len(roots)} spans without their parents"
             raise fault(problem, "export whole traces, of one question each", "traces.root")
-        query = {QUERY_ID: root.get("metadata.query_id"), QUERY: _text(root, "input")}
-        query[RUN] = root.get("metadata.run")
-        question = query[QUERY_ID] or query[QUERY]
-        if not isinstance(question, str | int) or not isinstance(query[RUN], str | None):
+        query_id, run = root.get("metadata.query_id"), root.get("metadata.run")
+        query = {RUN: run, QUERY_ID: query_id, QUERY: _text(root, "input")}
+        question = query_id or query[QUERY]
+        if not isinstance(question, str | int) or not isinstance(run, str | None):
             raise fault(f"{here} no question", "write it into `input.value`", "traces.question")
-        if (other := queries.setdefault((query[RUN], question), trace)) != trace:
+        if (other := queries.setdefault((run, question), trace)) != trace:
             problem = f"{here} the question of trace {quoted(other)}"
             raise fault(problem, "keep one, or name runs by `metadata.run`", "traces.question")
         for step, span in enumerate(searches, 1):
             search = {STEP: step, SEARCH: _text(span, "input"), PASSAGES: span[PASSAGES]}
-            made.append((span[LINE], query | search))
-            empty += not span[PASSAGES]
-        made.append((root[LINE], query | {OUTPUT: _text(root, "output")}))
-        lost += sum(one[_PARENT] not in spans for one in spans.values()) - 1
-    if not any(record.get(PASSAGES) for _, record in made):
+            rows.append((span[LINE], query | search))
+        rows.append((root[LINE], query | {OUTPUT: _text(root, "output")}))
+    if not any(record.get(PASSAGES) for _, record in rows):
         problem = f"no RETRIEVER span has `{_DOCUMENTS}`"
         raise InputError(problem, "export them", "traces.passageless", path=path)
-    return made, [
+    every = [(span, spans) for spans in traces.values() for span in spans.values()]
+    lost = sum(span[_PARENT] not in spans for span, spans in every) - len(traces)
+    empty = sum(record.get(PASSAGES) == [] for _, record in rows)
+    return rows, [
         count_note("lost_parents", lost, "[span|spans] whose parent the traces lack"),
         count_note("empty_searches", empty, "RETRIEVER [span|spans] without documents"),
     ]
 
 
 def _flat(record: Mapping[str, Any]) -> Span:
-    """The values in a record by their dotted names, without ``attributes``; documents by their places, from 0."""
+    """The values in a record by their dotted names, without ``attributes``; documents by place, from 0."""
     flat, waiting = Span(), [("", record)]
     while waiting:
         name, value = waiting.pop()
@@ -126,21 +124,22 @@ def _searches(path: Location, spans: Mapping[str, Span]) -> list[Span]:
         problem, remedy = f"the span {quoted(own)} lies within itself", "correct the ids of parents"
         line = spans[own][LINE]
         raise InputError(problem, remedy, "traces.cycle", path=path, line=line) from None
-    within, outermost = dict[str | None, bool](), []
+    inside, outermost = set[str | None](), []
     for own in order:
-        span, inside = spans[own], within.get(spans[own][_PARENT], False)
-        if not inside and str(first_of(span, _KIND)).upper() == "RETRIEVER":
-            documents: dict[int, dict[str, Any]] = {}
-            for name in sorted(span, key=lambda name: ".metadata." in name):
-                if match := _DOCUMENT.fullmatch(name):
-                    document = documents.setdefault(int(match[1]), {})
-                    if document.get(match[2]) is None:  # its own id before one in its metadata
-                        document[match[2]] = span[name]
-            # A frame has nulls for the documents that only other spans have.
-            own_places = [place for place in sorted(documents) if any(documents[place].values())]
-            span[PASSAGES] = [documents[place] for place in own_places]
+        span = spans[own]
+        if span[_PARENT] in inside:
+            inside.add(own)
+        elif str(first_of(span, _KIND)).upper() == "RETRIEVER":
+            documents: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+            # The own id after one in the metadata. A frame has nulls for documents that only other spans have.
+            for name in sorted(span, key=lambda name: ".metadata." not in name):
+                if (match := _DOCUMENT.fullmatch(name)) and span[name] is not None:
+                    documents[int(match[1])][match[2]] = span[name]
+            span[PASSAGES] = [
+                texts for _, texts in sorted(documents.items()) if any(texts.values())
+            ]
             outermost.append(span)
-        within[own] = inside or bool(span.get(PASSAGES))
+            inside |= {own} if span[PASSAGES] else set()
     return sorted(outermost, key=lambda span: (span[_START], span[LINE]))
 
 

@@ -1,4 +1,4 @@
-"""Traces of agents as runs, steps and recorded outputs.
+"""Traces of agents as runs, steps and recorded outputs; and recorded outputs, the answers of the users' own system, alone.
 
 A record is a search: ``query_id`` (or ``query``), ``step`` (1, 2, …), ``search`` (its text), ``passages`` as in records
 of runs, and perhaps ``run``. ``output`` is the answer, in a record of its own or in that of the last step.
@@ -6,9 +6,10 @@ of runs, and perhaps ``run``. ``output`` is the answer, in a record of its own o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -18,29 +19,27 @@ from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import quoted
-from engine.sources.fields import list_in
+from engine.sources.fields import list_in, text_in
 from engine.sources.io.files import is_text
-from engine.sources.io.locations import Location
+from engine.sources.io.locations import Location, require_file, suffix_of
+from engine.sources.io.parquet import read_parquet
+from engine.sources.io.records import read_csv_records, read_json_records
 from engine.sources.runs.forms import LINE, MADE, RESULTS, file_name, query_of, read_records, run_of
-from engine.sources.runs.outputs import Records, numbered_records, outputs_of
 from engine.sources.runs.read import TextedRun, with_corpus
-from engine.sources.traces.openinference import is_span, records_of_spans
-from engine.tables import DOC_ID, OUTPUT, QUERY_ID, RUN, SEARCH, STEP
+from engine.sources.traces.openinference import records_of_spans
+from engine.tables import DOC_ID, DOC_IDS, OUTPUT, QUERY_ID, RANK, RUN, SCORE, SEARCH, STEP
 
+Records = Iterable[tuple[int, Mapping[str, Any]]]
+_OUTPUTS = (
+    'recorded outputs in JSONL, JSON, CSV or Parquet: {"query_id": …, "output": text}, and "run"'
+)
 WHAT = 'traces: {"query_id": …, "step": 1, "search": …, "passages": […]}, or spans of OpenInference'
 _NUMBER = "number the searches of each query 1, 2, … in their order"
-_Search = tuple[int, str, list[Any]]  # line, text, passages
 
 
 class Traces(NamedTuple):
-    """Traces of agents, as tables.
-
-    Attributes:
-        runs: the run table, passages in the order of first sight; with ``title``, ``text`` and ``article_id`` if the traces
-            carry texts.
-        outputs: ``tables.OUTPUTS``; empty without answers.
-        steps: ``tables.STEPS``.
-        notes: counts of incomplete records.
+    """Traces of agents: the run table, passages in the order of first sight, with ``title``, ``text`` and ``article_id`` if
+    the traces carry texts; ``tables.OUTPUTS``; ``tables.STEPS``; and counts of incomplete records.
     """
 
     runs: pl.DataFrame
@@ -66,89 +65,136 @@ def read_traces(
         ids: of queries, by their texts; empty for a text that several have.
 
     Raises:
-        InputError: steps of a query other than 1, 2, …; an answer before the last step, or two; a record without passages
-            and answer; a run without passages; a passage without an id that is not carried; or as ``records_of_spans``,
-            ``read_records`` and ``with_corpus``.
+        InputError: steps of a query other than 1, 2, …; an answer before the last step, or two; passages, answers or ids
+            that lack; or as ``records_of_spans``, ``read_records`` and ``with_corpus``.
     """
     fault = partial(InputError, path=path)
     records = list(numbered_records(path, WHAT) if records is None else records)
     if not records:
         raise fault("there is no trace", f"give {WHAT}", "traces.empty")
-    notes = list[Note]()
-    if is_span(records[0][1]):
-        records, notes = records_of_spans(path, records)
+    records, notes = records_of_spans(path, records)
     traces, outputs = _parts(path, records, name or file_name(path), ids or {})
-    searches = [(*key, *one) for key, own in traces.items() for one in sorted(own.items())]
-    lists = [(at, {RUN: run, QUERY_ID: q, RESULTS[0]: p}) for run, q, _, (at, _, p) in searches]
-    batch = read_records(path, lists, "")
-    if not (carried or (made := batch.texts.filter(MADE)).is_empty()):
-        problem = (
-            f"query {quoted(made[QUERY_ID][0])} lists a passage without an id, beside `corpus`"
-        )
+    searches = [own[step] for own in traces.values() for step in sorted(own)]
+    batch = read_records(path, ((search[LINE], search) for search in searches), "")
+    for query_id, line in batch.texts.filter(MADE, not carried)[[QUERY_ID, LINE]].iter_rows():
+        problem = f"query {quoted(query_id)} lists a passage without an id, beside `corpus`"
         remedy = "add ids, or leave `corpus` out, since the traces carry the texts"
-        raise fault(problem, remedy, "traces.ids", line=made[LINE][0])
+        raise fault(problem, remedy, "traces.ids", line=line)
     listed, corpus, _ = with_corpus([TextedRun(batch.rows, batch.texts)], [path], carried=carried)
-    doc_ids, steps, sights = iter(listed[DOC_ID]), [], dict[tuple[str, str], dict[str, None]]()
-    for run, query_id, step, (_, text, passages) in searches:
-        once = dict.fromkeys(islice(doc_ids, len(passages)))
-        steps.append((run, query_id, int(step), text, [*once]))
-        sights.setdefault((run, query_id), {}).update(once)
-    rows = [(q, d, n, -n, r) for (r, q), own in sights.items() for n, d in enumerate(own, 1)]
-    runs = pl.DataFrame(rows, tables.RUNS, orient="row")
+    doc_ids = iter(listed[DOC_ID])
+    for search in searches:
+        search[DOC_IDS] = [*dict.fromkeys(islice(doc_ids, len(search[RESULTS[0]])))]
+    steps = pl.DataFrame(searches, tables.STEPS)
+    runs = steps.explode(DOC_IDS).rename({DOC_IDS: DOC_ID})
+    runs = runs.unique([RUN, QUERY_ID, DOC_ID], keep="first", maintain_order=True)
+    place = pl.int_range(1, pl.len() + 1).over(RUN, QUERY_ID)
+    scored = runs.with_columns(place.alias(RANK), (-place).cast(pl.Float64).alias(SCORE))
+    runs = scored.select(list(tables.RUNS))
     if lacking := {run for run, _ in traces} - {*runs[RUN]}:
         problem = f"no search of the run {quoted(min(lacking))} lists a passage"
         raise fault(problem, "record the passages of searches", "traces.passageless")
     if corpus is not None and not corpus.is_empty():
         runs = runs.join(corpus, DOC_ID, "left", maintain_order="left")
-    again = listed.height - sum(len(once) for *_, once in steps)
+    again = listed.height - int(steps[DOC_IDS].list.len().sum())
     repeated = count_note("repeated_passages", again, "[passage|passages] listed twice by a search")
     without = len(traces) - outputs.height
     notes += [repeated, count_note("unanswered_traces", without, "[trace|traces] unanswered")]
-    return Traces(runs, outputs, pl.DataFrame(steps, tables.STEPS, orient="row"), tuple(notes))
+    return Traces(runs, outputs, steps, tuple(notes))
 
 
 def _parts(
     path: Location, records: Records, name: str, ids: Mapping[str, str]
-) -> tuple[dict[tuple[str, str], dict[float, _Search]], pl.DataFrame]:
+) -> tuple[dict[tuple[str, str], dict[float, dict[str, Any]]], pl.DataFrame]:
     """Searches by run and query, and step; and the outputs."""
-    traces: dict[tuple[str, str], dict[float, _Search]] = {}
+    traces: dict[tuple[str, str], dict[float, dict[str, Any]]] = {}
     answers: list[tuple[int, dict[str, Any]]] = []
     for line, record in records:
         fault = partial(InputError, path=path, line=line)
         query_id, run = query_of(fault, record), run_of(fault, record) or name
         here, query_id = f"query {quoted(query_id)} has", ids.get(composed(query_id), query_id)
-        items, text = list_in(record, RESULTS), record.get(SEARCH)
-        text = "" if text is None else text
         if not query_id:
-            problem = f"{here} the text of several queries"
-            raise fault(problem, "name its id", "traces.query")
-        step: Any = record.get(STEP)
+            raise fault(f"{here} the text of several queries", "name its id", "traces.query")
+        search: dict[str, Any] = {name: record.get(name) for name in (STEP, SEARCH, OUTPUT)}
+        passages, text, step = list_in(record, RESULTS), search[SEARCH], search[STEP]
+        search |= {LINE: line, RUN: run, QUERY_ID: query_id, RESULTS[0]: passages}
+        search[SEARCH] = "" if text is None else text
         own = traces.setdefault((run, query_id), {})
-        if items is not None:
+        if passages is not None:
             is_number = type(step) in (int, float)  # pandas writes 1.0 if some value is missing
             if not is_number or step in own:
                 problem = f"{here} the step {quoted(step)}{' twice' * is_number}"
                 raise fault(problem, _NUMBER, "traces.step")
-            if not isinstance(text, str) or not is_text(text):
+            if not isinstance(search[SEARCH], str) or not is_text(search[SEARCH]):
                 raise fault(f"{here} the search {quoted(text)}", "write a text", "traces.text")
-            own[step] = (line, text, items)
-        if record.get(OUTPUT) is not None:
-            answers.append((line, {**record, RUN: run, QUERY_ID: query_id}))
-        elif items is None and (step is not None or OUTPUT not in record):
+            own[step] = search
+        if search[OUTPUT] is not None:
+            answers.append((line, search))
+        elif passages is None and (step is not None or OUTPUT not in record):
             problem = f"{here} neither a list of passages nor an output"
             raise fault(problem, f"give {WHAT}", "traces.passages")
     for (_, query_id), own in traces.items():
         for due, step in enumerate(sorted(own), 1):
             if due != step:
                 problem = f"query {quoted(query_id)} has step {quoted(step)} in place of {due}"
-                raise InputError(problem, _NUMBER, "traces.step", path=path, line=own[step][0])
+                line = own[step][LINE]
+                raise InputError(problem, _NUMBER, "traces.step", path=path, line=line)
     outputs = outputs_of([("", path, answers)] * bool(answers))
-    for line, one in answers:
-        last, step = len(traces[one[RUN], one[QUERY_ID]]), one.get(STEP)
-        if step is not None and step != last > 0:
-            problem = (
-                f"query {quoted(one[QUERY_ID])} has its answer in step {quoted(step)} of {last}"
-            )
+    for line, answer in answers:
+        (run, query_id), step = (answer[RUN], answer[QUERY_ID]), answer[STEP]
+        if step is not None and step != (last := len(traces[run, query_id])) > 0:
+            problem = f"query {quoted(query_id)} has its answer in step {quoted(step)} of {last}"
             remedy = "write it into the last step, or a record of its own"
             raise InputError(problem, remedy, "traces.answers", path=path, line=line)
     return traces, outputs
+
+
+def named_file(place: Location) -> tuple[str, Location]:
+    """The run's name and the file of ``RUN=FILE``; an empty name for a file alone."""
+    name, mark, file = str(place).partition("=")
+    if not mark or "/" in name or Path(place).exists():
+        return "", place
+    return name, file
+
+
+def numbered_records(path: Location, what: str, columns: Sequence[str] = ()) -> Records:
+    """The records of JSON lines, a JSON array, Parquet, or CSV with one of the columns; rows count as lines."""
+    suffix = suffix_of(path := require_file(path, what))
+    if suffix == ".parquet":
+        return enumerate(read_parquet(path).iter_rows(named=True), 1)
+    is_csv = columns and suffix in (".csv", ".tsv")
+    return read_csv_records(path, what, columns) if is_csv else read_json_records(path, what)
+
+
+def read_outputs(places: Sequence[Location]) -> pl.DataFrame:
+    """Read recorded outputs from files, each ``RUN=FILE`` or with a field ``run``, as ``outputs_of``."""
+    named = map(named_file, places)
+    return outputs_of((name, at, numbered_records(at, _OUTPUTS, [OUTPUT])) for name, at in named)
+
+
+def outputs_of(files: Iterable[tuple[str, Location, Records]]) -> pl.DataFrame:
+    """The outputs (``tables.OUTPUTS``) of records, by the name of their run and their file.
+
+    ``run`` is empty where neither says it; ``query_id`` may be the text of a query.
+
+    Raises:
+        InputError: a file is unreadable or empty; a record lacks a query or an output, or answers a query of a run twice.
+    """
+    rows: dict[tuple[str, str], str] = {}
+    for name, path, records in files:
+        before = len(rows)
+        for line, record in records:
+            fault = partial(InputError, path=path, line=line)
+            key = run_of(fault, record) or name, (query_id := query_of(fault, record))
+            output = text_in(record, (OUTPUT,))
+            if not isinstance(output, str) or not is_text(output):
+                problem = f"query {quoted(query_id)} has {quoted(output)} for its output"
+                raise fault(problem, 'write "output" as a text, "" for none', "outputs.text")
+            if key in rows:
+                whose = f" of the run {quoted(key[0])}" * bool(key[0])
+                problem = f"query {quoted(query_id)}{whose} has two outputs"
+                raise fault(problem, "keep one", "outputs.twice")
+            rows[key] = output
+        if len(rows) == before:
+            raise InputError("holds no outputs", f"give {_OUTPUTS}", "outputs.none", path=path)
+    columns = [(*key, output) for key, output in rows.items()]
+    return pl.DataFrame(columns, schema=tables.OUTPUTS, orient="row")

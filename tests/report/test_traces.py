@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import tables
-from engine.statistics.correlation import Bootstrap
-from engine.statistics.runs import mean_interval
-from engine.statistics.traces import (
+from engine.report.traces import (
     edited_runs,
-    edits,
+    sole_passages,
     trace_credit,
     trace_questions,
     trace_runs,
     trace_steps,
 )
+from engine.statistics.correlation import Bootstrap
+from engine.statistics.runs import mean_interval
 from tests.tables import framed
 
 BOOTSTRAP = Bootstrap(resamples=200)
@@ -205,26 +205,17 @@ def test_credit_is_counted_as_by_plain_loops(traces, random):
     def score(docs):
         return float("a" in docs or len(docs) > 1)
 
-    edited = edits(runs, steps)
-    rows = edited_runs(runs, edited)
+    edited = sole_passages(runs, steps)
+    lists_read, rows = edited_runs(runs, edited)
     read = defaultdict(list)
-    for name, frame in rows.items():
-        for query, docs in (
-            frame.sort("rank")
-            .group_by("query_id", maintain_order=True)
-            .agg("doc_id", "rank")
-            .select("query_id", pl.struct("doc_id", "rank"))
-            .iter_rows()
-        ):
-            assert docs["rank"] == list(range(1, len(docs["rank"]) + 1))
-            read[name, query] = docs["doc_id"]
-    names = {*rows} | {f"{run} 0" for run, _ in traces}
+    for name, query, docs, ranks_read in (
+        rows.group_by("run", "query_id", maintain_order=True).agg("doc_id", "rank").iter_rows()
+    ):
+        assert ranks_read == list(range(1, len(docs) + 1))
+        read[name, query] = docs
+    named = {*lists_read.rows()} | {(f"{run} 0", query) for run, query in traces}
     downstream = framed(
-        [
-            (name, query, most, "", score(read[name, query]))
-            for name in names
-            for query in {q for _, q in traces}
-        ],
+        [(name, query, most, "", score(read[name, query])) for name, query in named],
         tables.DOWNSTREAM,
     )
     found = trace_credit(steps, edited, downstream, Bootstrap(resamples=0), None)
@@ -258,6 +249,6 @@ def test_many_steps_of_a_question_make_few_edited_runs():
         tables.RUNS,
     )
     # No step of q1 alone brought a passage; the second of q2 brought one that the list lacks.
-    assert {
-        name: frame.height for name, frame in edited_runs(runs, edits(runs, steps)).items()
-    } == {"r 0": 11, "r 1": 10}
+    lists, rows = edited_runs(runs, sole_passages(runs, steps))
+    assert sorted(lists.rows()) == [("r 0", "q1"), ("r 0", "q2"), ("r 1", "q2")]
+    assert dict(rows["run"].value_counts().iter_rows()) == {"r 0": 11}
