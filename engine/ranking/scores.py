@@ -158,9 +158,10 @@ def score_runs(
     filled = np.zeros((len(runs_in_order), len(query_ids)), dtype=bool)
     known = run_keys.drop_nulls().unique()
     filled[known[RUN].to_numpy(), known[_QUERY].to_numpy()] = True
-    for run, lacking in without_results(runs, query_ids, names=names) if missing == "error" else ():
-        if lacking:
-            raise lists_nothing(run, len(lacking), lacking[0])
+    if missing == "error":
+        for run, lacking in without_results(runs, query_ids, names=names):
+            if lacking:
+                raise lists_nothing(run, len(lacking), lacking[0])
     counts = [TOKENS] if any(measure.tokens for measure in measures) else []
     listed = runs.select(DOC_ID, RANK, *counts).hstack(run_keys)
     parts = [tables.empty(tables.QUERY_SCORES)]
@@ -170,10 +171,10 @@ def score_runs(
             listed, own.collect(), annotator, query_ids, len(filled), measures, relevant, split
         )
         queries = pl.Series(QUERY_ID, query_ids, dtype=pl.String)
-        for (run, name), (row, measure) in product(enumerate(runs_in_order), enumerate(measures)):
-            scores = pl.DataFrame({QUERY_ID: queries, VALUE: values[run, row]})
+        for (place, name), (row, measure) in product(enumerate(runs_in_order), enumerate(measures)):
+            scores = pl.DataFrame({QUERY_ID: queries, VALUE: values[place, row]})
             if missing == "skip":
-                scores = scores.filter(pl.Series(filled[run]))
+                scores = scores.filter(pl.Series(filled[place]))
             parts.append(_named(scores, name, annotator, measure))
     return pl.concat(parts)
 
