@@ -9,13 +9,11 @@ On real-valued labels (some label is not a whole number) and without ``rel``, P,
 (``kinds.shares``), while AP, RR and Rprec need a threshold. If such labels exceed 1 all need one: otherwise they would
 be means and sums of grades. With all labels whole numbers every measure that trec_eval has equals its value.
 
-The judged passages are a choice (``relevant``), never mixed within a table:
-
-- ``list``: the passages of the query's own list. The eRAG reference does so. It ignores useful passages
-  that a run did not find (one useful passage of three, at rank 1, gives AP = nDCG = 1, and R at full depth
-  equals Success): right for correlating within one run, wrong for comparing runs.
-- ``pool``: all passages that some of the compared runs lists for the query.
-- ``qrels``: every label of the labels table, listed or not, as trec_eval counts.
+The judged passages are a choice (``relevant``), never mixed within a table: all passages that some of the compared runs
+lists for the query (``pool``); every label of the labels table, listed or not, as trec_eval counts (``qrels``); or the
+passages of the query's own list, as in the eRAG reference (``list``). That ignores useful passages that a run did not
+find (one useful passage of three, at rank 1, gives AP = nDCG = 1, and R at full depth equals Success): right for
+correlating within one run, wrong for comparing runs.
 
 Conventions: order is the given rank (for TREC files, ``sources.runs`` ranks by score and then by document id, both
 descending, as trec_eval does). A listed passage without a label is not relevant; a label below 0 means the same as
@@ -26,18 +24,14 @@ ir_measures. A query without retrieved passages, or without relevant ones if N o
 Labels are finite numbers up to 1e15 (1,000 for exp-log2). Whether an annotator's labels are real-valued is decided
 once, over all its labels of the queries evaluated, except labels below 0.
 
-References differ from this as follows (each has a test):
-
-- pytrec_eval has no DCG, no RR@k, no Judged, and F1 without a cutoff only (``set_F``); it returns only
-  queries that run and qrels share. trec_eval's mean over all queries of the qrels is its option -c,
-  and ours by default. Labels must be whole numbers.
-- ir_measures: RR@k and Judged break ties by document id ascending, while our order is the same for all;
-  Judged counts labels below 0 as judged and leaves out queries without judgments, here 0 (evaluations
-  leave them out of every measure).
-- ranx has no rule for equal scores; its ``ndcg`` is linear, ``ndcg_burges`` our exp-log2; ``ndcg-l2``
-  applies the threshold to gains, trec_eval and ours do not; its Qrels cut real-valued labels.
-- the erag package computes nothing but P and Success on real-valued labels, crashes there if k
-  exceeds a list or a list is empty, and leaves queries with an empty list out of binary means.
+References differ from this (each difference has a test). pytrec_eval has no DCG, no RR@k, no Judged, and F1 without a
+cutoff only (``set_F``); it returns only queries that run and qrels share, and labels must be whole numbers.
+trec_eval's mean over all queries of the qrels is its option -c, and ours by default. In ir_measures RR@k and Judged
+break ties by document id ascending, while our order is the same for all; Judged counts labels below 0 as judged and
+leaves out queries without judgments, here 0 (evaluations leave them out of every measure). ranx has no rule for equal
+scores; its ``ndcg`` is linear, ``ndcg_burges`` our exp-log2; ``ndcg-l2`` applies the threshold to gains, trec_eval and
+ours do not; its Qrels cut real-valued labels. The erag package computes nothing but P and Success on real-valued
+labels, crashes there if k exceeds a list or a list is empty, and leaves queries with an empty list out of binary means.
 """
 
 from __future__ import annotations
