@@ -288,7 +288,7 @@ class SearchOnRay:
     spec: EncoderSpec
     parts: Sequence[Callable[[], Block]]
     on_event: OnEvent = silent
-    actor_class: type[SearchActor] = SearchActor
+    actor_class: type[SearchActor] | None = None
 
     def queries(self, texts: Sequence[str]) -> Singles:
         """The vectors of queries, as ``encode.queries`` gives them: (texts, dimensions)."""
@@ -314,6 +314,6 @@ class SearchOnRay:
         counts = ray.remote(**cluster.beside_driver())(Counts).remote()
         options = pool_options(pool, in_flight=1)
         options["fn_constructor_kwargs"] = {"counts": counts, "spec": self.spec, **arguments}
-        results = one_row_blocks(rows).map_batches(self.actor_class, **options)
+        results = one_row_blocks(rows).map_batches(self.actor_class or SearchActor, **options)
         for row in results_of(doing, results, counts, pool.needs, self.on_event):
             yield row["number"], pickle.loads(row["content"])
