@@ -97,7 +97,7 @@ def test_a_block_that_kills_every_process_ends_the_search(vectors, queries):
 
 def test_a_cluster_of_one_gpu_or_none_has_no_actors(monkeypatch, tmp_path):
     monkeypatch.setattr(cluster, "start_ray", lambda: None)
-    spec = SimpleNamespace(path=str(tmp_path), dtype="float32")
+    spec = SimpleNamespace(path=str(tmp_path), dtype="float32", memory=0)
     for start, gpus, parts, expected in [
         (4, 1, 9, 4),
         (4, 1, 3, 3),
@@ -106,7 +106,7 @@ def test_a_cluster_of_one_gpu_or_none_has_no_actors(monkeypatch, tmp_path):
         (4, 0, 9, 0),
     ]:
         pool = Pool(1, None, start, Needs(0.0, gpus, 0, None))
-        monkeypatch.setattr(distribute, "decide", lambda *_, pool=pool: pool)
+        monkeypatch.setattr(distribute, "decide", lambda *_, pool=pool, **__: pool)
         found = distribute.pool_for(spec, parts)
         assert (found.start if found else 0) == expected
 
