@@ -234,7 +234,7 @@ def searching(stage):
     queries = draw.standard_normal((9, 16)).astype(np.float32)
     ids = pl.Series([f"d{n}" for n in range(len(vectors))])
     blocks = [Block(ids.slice(at, 20), vectors[at : at + 20]) for at in range(0, len(vectors), 20)]
-    spec = SimpleNamespace(path=str(stage.folder), dtype="float32", dimensions=16)
+    spec = SimpleNamespace(path=str(stage.folder), dtype="float32", dimensions=16, memory=0)
     found = []
 
     def search():
