@@ -23,7 +23,7 @@ from engine.machine.remote.client import NO_ANSWER, Client, RefusedError, Unansw
 from engine.machine.remote.limits import FEWEST_TOKENS, StoppedAskingError, limits_of
 from engine.messages.errors import EncodeError, InputError
 from engine.messages.wording import counted, quoted
-from engine.retrieval.encoders import EncoderSpec, kept_of
+from engine.retrieval.encoders import EncoderSpec, split_name
 from engine.sources.io.digests import sealed, unsealed
 
 Vectors = npt.NDArray[np.float32]
@@ -55,7 +55,7 @@ class Embedder:
         self._client = Client(server, self._limits)
         size = {"dimensions": spec.text.dimensions} if spec.text.dimensions else {}
         sent = json.dumps({"encoding_format": "base64"} | size)
-        model = model_of(kept_of(spec.source)[0])
+        model = model_of(split_name(spec.source)[0])
         self._api = ApiSpec(model=model, settings=server, system="", parameters=sent, embeds=True)
         self.spec = spec
         try:

@@ -203,7 +203,7 @@ def specify(
         problem = f"`{field}` with {name}, which a server runs"
         raise InputError(problem, "leave it out", "encoder.server")
     require(f"encoder {name!r}", "api")
-    size = encoders.kept_of(name)[1]
+    size = encoders.split_name(name)[1]
     text = replace(options.adapt(PRESETS[options.preset or "mean"]), dimensions=size)
     spec = EncoderSpec(name, name, "", "", text, "float32", size or 0, server=options.server())
     return encoder_for(spec).spec

@@ -242,7 +242,7 @@ def specify(
     return spec
 
 
-def kept_of(name: str) -> tuple[str, int | None]:
+def split_name(name: str) -> tuple[str, int | None]:
     """The model of an encoder's name, and the dimensions that it says to keep, as in MODEL@256; None for all."""
     parts = None if Path(name).is_dir() else _KEEPS.fullmatch(name)
     return (parts[1], int(parts[2])) if parts else (name, None)
@@ -322,7 +322,7 @@ def digest(path: Path, layers: Sequence[str] = ()) -> str:
 def _locate(name: str) -> tuple[Path, str, int | None]:
     """The directory of a model, its name for other machines, and the dimensions to keep by its name."""
     require(f"encoder {name!r}", "local")
-    name, size = kept_of(name)
+    name, size = split_name(name)
     if name == BUNDLED:
         return bundled.encoder_directory(), name, size
     if not name.strip() or "\0" in name:

@@ -19,7 +19,7 @@ from engine.retrieval.encoders import (
     EncoderSpec,
     PassageEncoderOptions,
     Preset,
-    kept_of,
+    split_name,
 )
 from tests.expected import as_expected, refused
 from tests.reading.remote.conftest import _alone  # noqa: F401 (a fixture)
@@ -42,7 +42,7 @@ def behaviour():
 
 def embedder(url, name="openai:m", *, prefix="", **settings):
     limits.forget()
-    kept = kept_of(name)[1]
+    kept = split_name(name)[1]
     text = Preset("mean", normalize=False, query_prefix=prefix, dimensions=kept)
     server = ServerSettings(base_url=url, request_timeout=20, **settings).server()
     return Embedder(EncoderSpec(name, name, "", "", text, "float32", kept or 0, server=server))
