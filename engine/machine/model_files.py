@@ -49,7 +49,7 @@ def cache_directory() -> Path:
 
 
 # Names of models that only their providers run.
-_OF_A_PROVIDER = re.compile(
+_PROVIDER_MODEL = re.compile(
     r"(gpt-\d|chatgpt|o\d(-|$)|claude-|gemini-|grok-|command-r|deepseek-(chat|reasoner)$)"
 )
 # Names of the precisions in safetensors files, and the bytes of a number by type.
@@ -155,9 +155,9 @@ def refuse_missing(loading: dict[str, Any], name: str) -> None:
         raise InputError(problem, remedy, "model.incomplete", path=name)
 
 
-def refuse_of_provider(name: str) -> None:
+def refuse_provider_model(name: str) -> None:
     """Refuse, by an InputError, the name of a model that only its provider runs."""
-    if _OF_A_PROVIDER.match(name):
+    if _PROVIDER_MODEL.match(name):
         problem = f"{name!r} is a model behind an API, not one on this machine"
         remedy = f"write openai:{name}, with `base_url` where the server is not OpenAI's"
         raise InputError(problem, remedy, "model.api")
@@ -172,7 +172,7 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
         return Path(snapshot_download(name, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError):
         if what == "reader":
-            refuse_of_provider(name)
+            refuse_provider_model(name)
         if what == "reader" and name.endswith(".py"):
             problem, remedy = f"reader {name!r} names no function", f"write {name}:FUNCTION"
             raise InputError(problem, remedy, "function.nameless") from None

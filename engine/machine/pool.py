@@ -38,7 +38,7 @@ _PATIENCE, _PATIENCE_ON_A_CLUSTER = 1800.0, 6 * 3600.0
 # Assumed growth of a pool without a bound, for cutting units.
 _GROWTH = 4
 # Name of InputError in a traceback.
-_OF_AN_INPUT = f"{InputError.__module__}.{InputError.__qualname__}: "
+_INPUT_ERROR = f"{InputError.__module__}.{InputError.__qualname__}: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
 
 
 @contextlib.contextmanager
-def first_nodes_asked_for(settings: PoolSettings) -> Iterator[None]:
+def first_nodes_requested(settings: PoolSettings) -> Iterator[None]:
     """Have a cluster find the nodes of the pool's first actors while the block prepares their work.
 
     Tasks with the needs of actors wait for a node each, and end there. Ray cancels them however this process ends; a
@@ -294,8 +294,8 @@ def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
     except ray.exceptions.RayError as error:
         why = cluster.cause(error)
         # Ray passes on only an exception's text. It is complete: an InputError is one line.
-        if why.startswith(_OF_AN_INPUT):
-            problem, _, remedy = why.removeprefix(_OF_AN_INPUT).rpartition("; ")
+        if why.startswith(_INPUT_ERROR):
+            problem, _, remedy = why.removeprefix(_INPUT_ERROR).rpartition("; ")
             raise InputError(problem, remedy, "cluster.failed") from None
         raise kind(f"{doing} on Ray failed: {why}") from error
 
@@ -366,7 +366,7 @@ def beside_ray(
 
             cluster.start_ray()
             check()
-            requests.enter_context(first_nodes_asked_for(pool))
+            requests.enter_context(first_nodes_requested(pool))
 
         return _beside(work, on_progress, start)
 

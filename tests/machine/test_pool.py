@@ -263,7 +263,7 @@ def test_nodes_of_the_first_actors_are_asked_for_and_no_longer_than_inputs_are_c
     monkeypatch.setattr(ray, "remote", counted)
     monkeypatch.setattr(ray, "cancel", lambda task: cancelled.append(task) or cancel(task))
     monkeypatch.setattr(cluster, "is_joined", lambda: False)
-    with pool.first_nodes_asked_for(PoolSettings(actors=3)):
+    with pool.first_nodes_requested(PoolSettings(actors=3)):
         assert made == cancelled == []  # this machine alone finds none
     nodes_there = [node(4), node(4, 1, kinds=["L4"])]
     for settings, gpus, least in (
@@ -273,7 +273,7 @@ def test_nodes_of_the_first_actors_are_asked_for_and_no_longer_than_inputs_are_c
         decided(settings, nodes_there)  # sets the nodes
         made.clear()
         cancelled.clear()
-        with pool.first_nodes_asked_for(settings):
+        with pool.first_nodes_requested(settings):
             (options,) = made
             assert (options["num_gpus"], options["num_cpus"]) == (gpus, 1.0 if gpus else 1.5)
             assert options.get("accelerator_type") == settings.accelerator_type
@@ -391,7 +391,7 @@ def test_the_first_nodes_are_asked_for_once_all_is_checked_and_until_inputs_are_
         order.append("cut")
 
     monkeypatch.setattr("engine.machine.cluster.start_ray", lambda: order.append("Ray"))
-    monkeypatch.setattr(pool, "first_nodes_asked_for", nodes)
+    monkeypatch.setattr(pool, "first_nodes_requested", nodes)
     check = functools.partial(order.append, "check")
     pool.beside_ray(cut, PoolSettings(actors=2), check=check)
     assert order == ["Ray", "check", ("asked", 2), "cut", "let go"]

@@ -61,7 +61,7 @@ def resolve(name: str, *, required: bool = True) -> Weights:
         remedy = "give bundled, bundled-fid, a directory, a .gguf file, or an id"
         raise InputError("`reader` is empty", remedy, "settings.reader")
     if missing("local") and not Path(name).exists():
-        model_files.refuse_of_provider(name)  # which needs no extra
+        model_files.refuse_provider_model(name)  # which needs no extra
     require(f"reader {name!r}", "local")
     source = name
     if name == BUNDLED:
