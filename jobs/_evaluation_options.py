@@ -157,8 +157,8 @@ def sweep_of(options: Mapping[str, Any]) -> Sweep:
     except ValueError:
         remedy = "give whole numbers, as in `k_sweep` 5,10,20,50"
         raise InputError(f"`k_sweep` is {','.join(cutoffs)!r}", remedy, "settings.sweep") from None
-    readers = tuple(map(reader_name, options["reader"]))
-    return Sweep(readers, tuple(known[name] for name in names), k_sweep)
+    readers, augmentations = map(reader_name, options["reader"]), (known[name] for name in names)
+    return Sweep(readers=tuple(readers), augmentations=tuple(augmentations), k_sweep=k_sweep)
 
 
 def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:

@@ -117,10 +117,8 @@ def inputs_of(user: UserInputs, settings: Settings) -> EvaluationInputs:
 
 
 def _queries(user: UserInputs, *, need_answers: bool, column: str | None) -> QuerySet:
-    path, rows = _QUERIES, _query_rows(user.queries)
-    if is_path(user.queries):
-        path, rows = query_rows(user.queries, column)
-    if not (rows := list(rows)):
+    path, rows = _query_rows(user.queries, column)
+    if not rows:
         problem = "there is no query"
         raise InputError(problem, "give one with its answers", "queries.none", path=path)
     answers = None if user.answers is None else _ANSWERS
@@ -131,12 +129,14 @@ def _queries(user: UserInputs, *, need_answers: bool, column: str | None) -> Que
     )
 
 
-def _query_rows(queries: Any) -> Iterator[QueryRow]:
+def _query_rows(queries: Any, column: str | None) -> tuple[Location, list[QueryRow]]:
+    if is_path(queries):
+        path, rows = query_rows(queries, column)
+        return path, list(rows)
     numbered = list(enumerate(_query_records(queries), 1))
     if numbered and ("input" in numbered[0][1] or "output" in numbered[0][1]):
-        yield from (kilt_row(_QUERIES, number, record) for number, record in numbered)
-    else:
-        yield from plain_rows(_QUERIES, numbered)
+        return _QUERIES, [kilt_row(_QUERIES, number, record) for number, record in numbered]
+    return _QUERIES, list(plain_rows(_QUERIES, numbered))
 
 
 def _query_records(queries: Any) -> Iterator[Record]:
