@@ -147,7 +147,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     except (errors.ReadError, errors.EncodeError, errors.WriteError) as error:
         _fail(with_options_of(app, str(error)), 1)
     except StoppedError as stop:
-        if stop.is_told:
+        if stop.is_logged:
             sys.exit(stop.status)
         _fail(stop, stop.status)
     except BrokenPipeError:

@@ -27,8 +27,8 @@ _AFTER: ContextVar[list[Any]] = ContextVar("after a stop")
 class StoppedError(Exception):
     """A command was stopped by a signal; the text names the kept work and the way to go on, unless printed already."""
 
-    def __init__(self, number: int, *, is_told: bool = False) -> None:
-        self.status, self.is_told = 128 + number, is_told
+    def __init__(self, number: int, *, is_logged: bool = False) -> None:
+        self.status, self.is_logged = 128 + number, is_logged
         super().__init__(_line(number, _AFTER.get()))
 
 
@@ -65,11 +65,11 @@ def stoppable() -> Iterator[None]:
                 number = watch.received if watch else None
                 if number is None and not isinstance(error, KeyboardInterrupt):
                     raise
-                is_told = False
+                is_logged = False
                 if watch:
                     watch.left = True
-                    is_told = number is not None and watch.logged.wait(1)
-                raise StoppedError(number or signal.SIGINT, is_told=is_told) from error
+                    is_logged = number is not None and watch.logged.wait(1)
+                raise StoppedError(number or signal.SIGINT, is_logged=is_logged) from error
     finally:
         _AFTER.reset(token)
 

@@ -10,26 +10,20 @@ from engine.messages.wording import counted
 
 @dataclass(frozen=True)
 class Note:
-    """A qualification for users of the figures.
+    """A qualification for users of the figures."""
 
-    Attributes:
-        code: the kind of note; ``summary.json`` lists notes by code.
-        amount: number of its objects. A note of amount 0 is kept and not printed: it shows that the check took place.
-        text: the sentence, without a full stop.
-        about: the runs or annotators concerned, if particular ones.
-        printed: whether it matters to this evaluation; it does not if no annotator in use depends on it.
-        what: template of ``text`` for ``amount``, if any (see ``count_note``): notes of parts of an evaluation are
-            combined with the sum of their amounts.
-        passages: number of passages, for a note that holds for all listed passages or for none: it holds for the whole
-            if it holds for every part. None for a note with additive amounts.
-    """
-
-    code: str
+    code: str  # the kind of note, by which ``summary.json`` lists notes
+    # Number of its objects. A note of amount 0 is kept and not printed: it shows that the check took place.
     amount: int
-    text: str
-    about: tuple[str, ...] = ()
+    text: str  # the sentence, without a full stop
+    about: tuple[str, ...] = ()  # the runs or annotators concerned, if particular ones
+    # Whether it matters to this evaluation; it does not if no annotator in use depends on it.
     printed: bool = True
+    # Template of ``text`` for ``amount``, if any (see ``count_note``): notes of parts of an evaluation are combined with
+    # the sum of their amounts.
     what: str = ""
+    # Number of passages, for a note that holds for all listed passages or for none: it holds for the whole if it holds
+    # for every part. None for a note with additive amounts.
     passages: int | None = None
 
     @property
