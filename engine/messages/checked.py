@@ -73,8 +73,7 @@ def hints_of(owner: Any) -> dict[str, Any]:
 def fitted(name: str, value: Any, hint: Any) -> Any:
     """A setting's value in its annotation's type: whole numbers as ``int``, lists as tuples, paths as texts.
 
-    Raises:
-        InputError: `` `name` is value; use what it must be``.
+    An InputError names the setting and the values that it takes.
     """
     if (result := _fitted(value, hint)) is not _UNFIT:
         return result
