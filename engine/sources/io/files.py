@@ -52,9 +52,8 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
     """As ``atomic_path``, for a directory; an InputError if ``path`` has content, as it is replaced in one step."""
     path = Path(path)
     if path.exists() and any(path.iterdir()):
-        raise InputError(
-            "is a directory with content", "give a new directory", "files.occupied", path=path
-        )
+        problem = "is a directory with content"
+        raise InputError(problem, "give a new directory", "files.occupied", path=path)
     with reported_writing(path), temporary_directory(path) as temporary:
         yield temporary
         for file in temporary.iterdir():
@@ -107,10 +106,8 @@ def no_room(error: BaseException) -> tuple[str, str] | None:
 def cannot_write(path: str | Path, error: BaseException) -> WriteError:
     """The error for a file that cannot be written."""
     if room := no_room(error):
-        problem, remedy = room
-        return WriteError(
-            f"{path}: cannot be written: {problem}; {remedy}, and run the same command again"
-        )
+        problem, remedy = f"{path}: cannot be written: {room[0]}", room[1]
+        return WriteError(f"{problem}; {remedy}, and run the same command again")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return WriteError(f"{path}: cannot be written ({reason}); check the place, and run again")
 

@@ -145,9 +145,8 @@ def require_file(path: Location, what: str) -> Location:
     """``path``, located; an InputError if there is no such file, where ``what`` describes the expected one."""
     path = locate(path)
     if is_data_set(path):
-        raise InputError(
-            "is a data set, which cannot be read here", f"give {what}", "files.dataset", path=path
-        )
+        problem = "is a data set, which cannot be read here"
+        raise InputError(problem, f"give {what}", "files.dataset", path=path)
     if is_directory(path):
         raise InputError("is a directory", f"give {what}", "files.directory", path=path)
     system, inside = file_system(path)

@@ -23,6 +23,9 @@ class Outputs:
     folders: Sequence[Location] = ()
 
 
+_Places = Mapping[str, Location | Iterable[Location] | None]
+
+
 @dataclass(frozen=True)
 class Inputs:
     """A command's inputs, by the name of the setting; None if not set.
@@ -31,8 +34,8 @@ class Inputs:
     output may lie in them.
     """
 
-    files: Mapping[str, Location | Iterable[Location] | None]
-    folders: Mapping[str, Location | Iterable[Location] | None]
+    files: _Places
+    folders: _Places
 
 
 def refuse_overlap(inputs: Inputs, outputs: Outputs, *, option: str = "out") -> None:
@@ -94,9 +97,7 @@ def sole_writer(folder: Location) -> Iterator[None]:
         yield
 
 
-def _each(
-    named: Mapping[str, Location | Iterable[Location] | None],
-) -> Iterator[tuple[str, Location]]:
+def _each(named: _Places) -> Iterator[tuple[str, Location]]:
     for field, value in named.items():
         values = [value] if isinstance(value, str | Path) else list(value or ())
         for place in map(locate, values):

@@ -129,12 +129,9 @@ def _refusing_damage(path: Location) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise InputError(
-            "no such file", "give a Parquet file", "files.missing", path=path
-        ) from None
+        remedy = "give a Parquet file"
+        raise InputError("no such file", remedy, "files.missing", path=path) from None
     except (pa.ArrowException, *_DAMAGE) as error:
-        reason = str(error).split("\n")[0]
-        problem = f"not a readable Parquet file ({reason})"
-        raise InputError(
-            problem, "check it, or write it again", "files.parquet", path=path
-        ) from None
+        problem = "not a readable Parquet file ({})".format(str(error).split("\n")[0])
+        remedy = "check it, or write it again"
+        raise InputError(problem, remedy, "files.parquet", path=path) from None

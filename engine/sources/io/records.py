@@ -41,11 +41,10 @@ class SkipBad:
         if self.count >= self.limit:
             if not self.limit:
                 raise error from None
-            which = f" (bad record {self.count + 1}; at most {self.limit} are skipped)"
-            problem = f"{error.problem}{which}"
-            raise InputError(
-                problem, error.remedy, "files.intolerable", path=error.path, line=error.line
-            ) from None
+            fault = partial(InputError, path=error.path, line=error.line)
+            which = f"bad record {self.count + 1}; at most {self.limit} are skipped"
+            problem = f"{error.problem} ({which})"
+            raise fault(problem, error.remedy, "files.intolerable") from None
         self.count += 1
         if len(self.first) < _SHOWN:
             self.first.append(error)
@@ -69,10 +68,8 @@ class SkipBad:
         """``2 bad records skipped (a.jsonl:7: broken JSON …)``; empty if there were none."""
         if not self.count:
             return ""
-        lines = ("" if error.line is None else f":{error.line}" for error in self.first)
-        problems = [
-            f"{e.path}{line}: {e.problem}" for e, line in zip(self.first, lines, strict=True)
-        ]
+        places = (f"{e.path}:{e.line}".removesuffix(":None") for e in self.first)
+        problems = [f"{at}: {e.problem}" for at, e in zip(places, self.first, strict=True)]
         if self.count > len(self.first):
             problems.append(f"and {self.count - len(self.first)} more")
         return f"{counted(self.count, 'bad record[|s]')} skipped ({'; '.join(problems)})"
@@ -96,9 +93,8 @@ _OTHERS = (b"<!doctype html", b"<html", b"pk\x03\x04", b"%pdf-")
 def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tuple[int, bytes]]:
     """Yield (line number from 1, undecoded line) of a file; ``blank`` lines only on request.
 
-    Raises:
-        InputError: no such file, a line of more than ``LONGEST_LINE`` bytes, or a broken ``.gz`` or ``.bz2``. One
-            that ends early is never tolerated, since the missing records cannot be counted.
+    An InputError refuses a missing file, a line of more than ``LONGEST_LINE`` bytes, and a broken ``.gz`` or ``.bz2``;
+    one that ends early is never tolerated, since the missing records cannot be counted.
     """
     path = require_file(path, what)
     number = 0
@@ -126,9 +122,8 @@ def start_of(path: Location, what: str) -> bytes:
 
 def _refuse_others(path: Location, start: bytes, what: str) -> None:
     if start[:99].lstrip().lower().startswith(_OTHERS):
-        raise InputError(
-            "not a text file that is read here", f"give {what}", "files.binary", path=path, line=1
-        )
+        problem = "not a text file that is read here"
+        raise InputError(problem, f"give {what}", "files.binary", path=path, line=1)
 
 
 def read_document(path: Location, what: str, most: int = -1) -> bytes:
@@ -182,7 +177,7 @@ def parse_json_object(path: Location, number: int, line: str) -> dict[str, Any]:
     try:
         value = parse_json(line)
     except ValueError as error:
-        raise _broken_json(path, _OBJECTS, error, number) from None
+        raise _broken(path, _OBJECTS, error, number) from None
     return _object_in(path, number, value, f"give {_OBJECTS}")
 
 
@@ -201,12 +196,10 @@ def read_json_document(path: Location, what: str) -> Any:
     try:
         return parse_json(content)
     except ValueError as error:
-        raise _broken_json(path, what, error) from None
+        raise _broken(path, what, error) from None
 
 
-def _broken_json(
-    path: Location, what: str, error: ValueError, line: int | None = None
-) -> InputError:
+def _broken(path: Location, what: str, error: ValueError, line: int | None = None) -> InputError:
     """The error for text that ``parse_json`` refuses; ``line``: its number, if the text is a line."""
     if isinstance(error, DuplicateKeyError):
         return InputError(str(error), "keep one of them", "json.broken", path=path, line=line)
@@ -222,9 +215,8 @@ class DuplicateKeyError(ValueError):
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text; bytes are UTF-8, UTF-16 or UTF-32.
 
-    Raises:
-        ValueError: broken JSON (``json.JSONDecodeError``), a key given twice (``DuplicateKeyError``), an integer of
-            thousands of digits, brackets nested too deep, or bytes that are not text.
+    A ValueError refuses broken JSON (``json.JSONDecodeError``), a key given twice (``DuplicateKeyError``), an integer
+    of thousands of digits, brackets nested too deep, and bytes that are not text.
     """
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
@@ -302,7 +294,7 @@ def read_json_records(
     try:
         yield from (skip or SkipBad()).parsed(_object_in, path, _items(text))
     except ValueError as error:
-        raise _broken_json(path, what, error) from None
+        raise _broken(path, what, error) from None
 
 
 # Programs write TSV with quotes and without them.
@@ -402,9 +394,8 @@ def read_settings(
         at = mark.index if mark else getattr(error, "position", 0)
         raise fault(f"broken YAML ({getattr(error, 'problem', None) or error})", at) from None
     except RecursionError:
-        raise InputError(
-            "broken YAML (brackets are nested too deep)", _SETTINGS, "files.yaml", path=path
-        ) from None
+        problem = "broken YAML (brackets are nested too deep)"
+        raise InputError(problem, _SETTINGS, "files.yaml", path=path) from None
     if node is None or node.tag == f"{_TAG}null":
         return {}, {}
     if not isinstance(node, yaml.MappingNode):

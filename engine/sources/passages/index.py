@@ -259,10 +259,8 @@ class CorpusInMemory:
         passages: the corpus table of the passages found so far.
     """
 
-    def __init__(
-        self, read: Callable[[SkipBad], Iterable[pl.DataFrame]], skip_bad: int = 0
-    ) -> None:
-        self._read, self._limit = read, skip_bad
+    def __init__(self, read: Callable[[SkipBad], Iterable[pl.DataFrame]], limit: int = 0) -> None:
+        self._read, self._limit = read, limit
         self.skipped = self.size = 0
         self.passages = tables.empty(tables.CORPUS)
         self._absent: dict[str, pl.Series] = {}

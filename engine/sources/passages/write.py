@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -94,11 +95,8 @@ def write_passages(
     """
     skip = tolerance(skip_bad)
     hashes = IdHashes()
-    chunks = (
-        chunk
-        for file in source_files(sources)
-        for chunk in article_chunks(file, skip=skip, size=_CHUNK)
-    )
+    chunks_of = functools.partial(article_chunks, skip=skip, size=_CHUNK)
+    chunks = itertools.chain.from_iterable(map(chunks_of, source_files(sources)))
     work = functools.partial(_cut_chunk, cutting=cutting, article_id=article_id)
     articles = empty = 0
 

@@ -198,9 +198,8 @@ def notes_of(rows: Sequence[QueryRow]) -> tuple[Note, ...]:
     lists = sum(row.written for row in rows)
     taken = "[answer or gold article was a list|answers or gold articles were lists] written as a text, and [was|were] taken as the list"
     named = sum({a.lower() for a in row.answers} <= _NOTHING for row in rows if row.answers)
-    what = (
-        "[query has|queries have] no answer but NA, NaN, None or null, which was taken as that text"
-    )
+    what = "[query has|queries have] no answer but "
+    what += "NA, NaN, None or null, which was taken as that text"
     return count_note(WRITTEN_LISTS, lists, taken), count_note("answers_like_nothing", named, what)
 
 
@@ -316,10 +315,7 @@ def read_user_queries(path: Location) -> QuerySet:
     - In a text file, which is named ``.txt`` (compressed or not) and does not start with a brace, each line that is not
       blank is a query, with its line number for an id.
     - The same holds for JSON lines if the first has ``input`` and no ``id``.
-    - Any other file is read by ``read_query_set``.
-
-    Raises:
-        InputError: the file is unreadable, empty or not UTF-8, or has a query that ``read_query_set`` refuses.
+    - Any other file is read by ``read_query_set``, and refused as it refuses queries.
     """
     path = locations.locate(path)
     if not (locations.is_directory(path) or is_data_set(path)):

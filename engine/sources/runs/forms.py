@@ -369,7 +369,7 @@ def records_in(
     grouped = _are_grouped(queries)
     for query_id, rows in queries.items():
         if not isinstance(rows, list):
-            scores = dict(checked_dictionary({query_id: rows}, path, remedy)[query_id])
+            scores: Any = checked_dictionary({query_id: rows}, path, remedy)[query_id]
             rows = [{QUERY_ID: query_id, DOC_ID: d, SCORE: score} for d, score in scores.items()]
         elif not grouped:
             rows = [{QUERY_ID: query_id, RESULTS[0]: rows}]

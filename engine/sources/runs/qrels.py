@@ -61,11 +61,9 @@ def read_qrels(path: Location, corpus: Location | None = None) -> pl.DataFrame:
     [{"doc": text, "relevance": number}]}]}``: they stand in ``doc_id``, the texts of queries in ``query_id``, and the
     column ``by_text`` says so. With ``corpus``, its texts of the documents are judged; queries keep their ids, and
     ``by_text`` is False. Labels are numbers (whole numbers in TREC's collections); a label below 0 means that a passage
-    was pooled but not judged.
-
-    Raises:
-        InputError: the file is unreadable or empty, a line has another number of columns, a label
-            is not a finite number, a document is judged twice for a query, or the corpus lacks one.
+    was pooled but not judged. An InputError says that the file is unreadable or empty, that a line has another number
+    of columns, that a label is not a finite number, that a document is judged twice for a query, or that the corpus
+    lacks one.
     """
     if is_data_set(path):
         return qrels_of(path, enumerate(records_of(path, "judgments"), 1), corpus)
@@ -207,9 +205,8 @@ def _in_lines(path: Location) -> Iterator[tuple[int, dict[str, Any]]]:
             beir = True
             continue
         if len(columns) != (3 if beir else 4):
-            problem = (
-                f"{len(columns)} columns, {'BEIR qrels have 3' if beir else 'TREC qrels have 4'}"
-            )
+            usual = "BEIR qrels have 3" if beir else "TREC qrels have 4"
+            problem = f"{len(columns)} columns, {usual}"
             remedy = f"give {_WHAT}" if beir else 'write "query 0 document label"'
             raise InputError(problem, remedy, "qrels.columns", path=path, line=number)
         label: float | str = columns[-1]
@@ -225,18 +222,15 @@ _AS_IT_WAS = 'keep what `erag ask` wrote beside "best", or leave it out where pa
 def read_preferences(path: Location) -> pl.DataFrame:
     """Read judgments as the preferences table, in the order of the file.
 
-    Raises:
-        InputError: the file is unreadable or empty; a line has no query id, fewer than two or more than three passages
-            or answers, one twice, a best one that is missing or was not shown, or runs without how it was drawn.
+    An InputError says that the file is unreadable or empty, or that a line has no query id, fewer than two or more than
+    three passages or answers, one twice, a best one that is missing or was not shown, or runs without how it was drawn.
     """
     return preferences_of(path, read_json_lines(path, _PREFERENCES))
 
 
-def preferences_of(
-    path: Location, records: Iterable[tuple[int, Mapping[str, Any]]]
-) -> pl.DataFrame:
+def preferences_of(path: Location, each: Iterable[tuple[int, Mapping[str, Any]]]) -> pl.DataFrame:
     """The judgments of numbered records, as ``read_preferences`` refuses and gives them."""
-    rows = [row for line, record in records for row in _rows(path, line, record)]
+    rows = [row for line, record in each for row in _rows(path, line, record)]
     if not rows:
         raise InputError("holds no judgments", f"give {_PREFERENCES}", "qrels.none", path=path)
     return pl.DataFrame(rows, schema=tables.PREFERENCES, orient="row")

@@ -194,12 +194,9 @@ def read_run(path: Location) -> pl.DataFrame:
     its ranks are ignored. So is ``{query: {document: score}}`` in JSON (pytrec_eval, ranx); in ``{query: [document,
     …]}`` (the eRAG package) the best document comes first, and scores count down to 1. In Parquet the rank column
     counts. Records are read by ``forms``; a passage with a text and no id has its text for an id. Ranks become 1, 2, …
-    without gaps. A run without a name is named after its file.
-
-    Raises:
-        InputError: the file is unreadable or empty, a line does not have six columns, a score is not a
-            number that single precision holds, a query lists a document or a rank twice, there are several
-            system names, or a record that ``read_records`` refuses.
+    without gaps. A run without a name is named after its file. An InputError says that the file is unreadable or empty,
+    that a line does not have six columns, that a score is not a number that single precision holds, that a query lists
+    a document or a rank twice, that there are several system names, or that ``read_records`` refuses a record.
     """
     return read_runs([path])
 
@@ -347,9 +344,8 @@ def _lines(frame: pl.DataFrame, path: Path) -> Iterator[str]:
                 single = np.nextafter(previous[1], np.float32("-inf"))
             score = float(single)
             if not np.isfinite(single):
-                problem = (
-                    f"query {quoted(query_id)} has equal scores at the end of single precision"
-                )
+                where = "at the end of single precision"
+                problem = f"query {quoted(query_id)} has equal scores {where}"
                 raise InputError(problem, remedy, "runs.ties", path=path)
         previous = (query_id, single)
         yield f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n"
@@ -487,9 +483,8 @@ def _over(paths: Sequence[Location], corpora: Sequence[Location]) -> DataSetComp
     passages = pl.concat(parts)
     lost = rows.join(passages, on=[DOC_ID, _CORPUS], how="anti", maintain_order="left")
     for query_id, doc_id, name, called in lost.select(QUERY_ID, DOC_ID, RUN, _CORPUS).iter_rows():
-        problem = (
-            f"document {quoted(doc_id)} of query {quoted(query_id)} not in the corpus {called}"
-        )
+        which = f"document {quoted(doc_id)} of query {quoted(query_id)}"
+        problem = f"{which} not in the corpus {called}"
         remedy = "name the corpus that the run was made from"
         raise InputError(problem, remedy, "runs.unknown", path=files[name])
     texts = passages.select(DOC_ID, TITLE, TEXT).unique()

@@ -191,7 +191,8 @@ def _trec_batches(path: Location) -> Iterator[Batch]:
                 if (batch := _parse_block(block, above + 1)) is not None:
                     yield batch
                 else:
-                    yield from _one_by_one(path, _lines(block, above + 1))
+                    numbered = enumerate(block.split(b"\n"), above + 1)
+                    yield from _one_by_one(path, (line for line in numbered if line[1].strip()))
                 above += _count_lines(block)
             else:
                 return
@@ -216,12 +217,6 @@ def _comments(block: bytes) -> bytes:
 
 def _count_lines(block: bytes) -> int:
     return block.count(b"\n") + (not block.endswith(b"\n"))
-
-
-def _lines(block: bytes, first_line: int) -> Iterator[tuple[int, bytes]]:
-    for number, line in enumerate(block.split(b"\n"), first_line):
-        if line and not line.isspace():
-            yield number, line
 
 
 def _one_by_one(path: Location, lines: Iterable[tuple[int, bytes]]) -> Iterator[Batch]:
@@ -293,26 +288,14 @@ def _parse_block(block: bytes, first_line: int) -> Batch | None:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
-    texts = {
-        QUERY_ID: pa.string(),
-        DOC_ID: pa.string(),
-        STATED_RANK: pa.string(),
-        RUN: pa.dictionary(pa.int32(), pa.string()),
-    }
+    types = dict.fromkeys((QUERY_ID, DOC_ID, STATED_RANK), pa.string())
+    types |= {SCORE: pa.float64(), RUN: pa.dictionary(pa.int32(), pa.string())}
+    read = pa_csv.ReadOptions(column_names=_COLUMNS, use_threads=False, block_size=len(block) + 1)
+    parse = pa_csv.ParseOptions(delimiter=" ", quote_char=False, escape_char=False)
+    # Nothing stands for a missing value.
+    convert = pa_csv.ConvertOptions(column_types=types, include_columns=[*types], null_values=[])
     try:
-        table = pa_csv.read_csv(
-            pa.BufferReader(block),
-            read_options=pa_csv.ReadOptions(
-                column_names=_COLUMNS, use_threads=False, block_size=len(block) + 1
-            ),
-            parse_options=pa_csv.ParseOptions(delimiter=" ", quote_char=False, escape_char=False),
-            convert_options=pa_csv.ConvertOptions(
-                include_columns=[QUERY_ID, DOC_ID, STATED_RANK, SCORE, RUN],
-                column_types={**texts, SCORE: pa.float64()},
-                null_values=[],
-                strings_can_be_null=False,
-            ),
-        )
+        table = pa_csv.read_csv(pa.BufferReader(block), read, parse, convert)
     except pa.ArrowInvalid:  # another number of columns, or a score that Arrow cannot read
         return None
     rows = pl.DataFrame(table.drop_columns([RUN]))
