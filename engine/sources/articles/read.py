@@ -266,7 +266,7 @@ _Parser = Callable[[Location, Any, Any], Article | None]
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive records of a file, each with its first line, from 1 (None if lines have no meaning), and their parser."""
+    """Consecutive records of a file, each with its first line (None if lines have no meaning), and their parser."""
 
     path: Location
     parse: _Parser
@@ -315,15 +315,10 @@ def layout_of(path: Location) -> Layout:
 def article_chunks(
     path: Location, *, skip: SkipBad, prose: bool = True, size: int = CHUNK_BYTES, rows: int = 1000
 ) -> Iterator[Chunk]:
-    """Cut a file into chunks of at most some megabytes, without parsing it.
+    """Cut a file into chunks of about ``size`` bytes of lines or pages, or ``rows`` of other layouts, unparsed.
 
-    Args:
-        prose: whether texts will be rendered, as in ``parse_page``.
-        size, rows: approximate bytes per chunk of lines or pages, and rows per chunk of other layouts.
-
-    Raises:
-        InputError: the file cannot be read, has more bad records than ``skip`` tolerates, or is a dump of wikitext and
-            no renderer is installed.
+    With ``prose``, texts will be rendered, as in ``parse_page``. An InputError says that the file cannot be read, has
+    more bad records than ``skip`` tolerates, or is a dump of wikitext and no renderer is installed.
     """
     layout = layout_of(path)
     if layout == "mediawiki" and prose:

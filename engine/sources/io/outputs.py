@@ -162,7 +162,7 @@ def private_directory() -> Iterator[Path]:
 def replaced_together(
     place: Location, old: Callable[[], Iterable[str]] = tuple, *, last: str = ""
 ) -> contextlib.AbstractContextManager[Path]:
-    """Give an empty folder whose files replace the files in ``place`` when the block succeeds.
+    """Give an empty folder whose files replace those in ``place`` when the block succeeds; a WriteError if they cannot.
 
     Everything is written first. At a path the old files are then moved away and the new ones in, by a few renames. An
     error or an interruption at any moment leaves the old files or the new; a killed process, or a machine that stops,
@@ -176,9 +176,6 @@ def replaced_together(
         old: gives the names, in ``place``, of the files of an earlier result, which go; called when
             everything is written.
         last: the file that is deleted first and written last: if it exists, all do.
-
-    Raises:
-        WriteError: the disk is full, or the place cannot be written.
     """
     folder = folder_at(place)
     return (_moved if isinstance(folder.at, Path) else _uploaded)(folder, old, last)

@@ -306,13 +306,8 @@ def read_csv_records(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line, record) of a CSV file, or of a TSV file if the header contains a tab.
 
-    Args:
-        needed: columns; the header must name at least one.
-        skip: tolerates rows of another length, and lines that are not UTF-8.
-
-    Raises:
-        InputError: a header without any of the ``needed`` columns, rows of another length, or quotes that are broken,
-            or that span lines of a TSV, which may be rows.
+    An InputError refuses a header without any of the ``needed`` columns, and quotes that are broken, or that span lines
+    of a TSV, which may be rows. ``skip`` tolerates rows of another length, and lines that are not UTF-8.
     """
     skip = skip or SkipBad()
     fault = partial(InputError, path=path)

@@ -134,14 +134,9 @@ def index_corpus(
     """The index of a corpus, built unless ``folder`` has it under this ``key``, which differs by the corpus' state.
 
     Building reads the corpus once, in constant memory, and takes a file of about the size of the texts plus 30 bytes
-    and two ids a passage; at an address, a temporary file of that size here.
-
-    Args:
-        on_passages: called with the passages read so far.
-
-    Raises:
-        InputError: as ``read_corpus`` of the whole corpus; or an address that cannot be read or written.
-        WriteError: the disk is full, or the folder cannot be written.
+    and two ids a passage; at an address, a temporary file of that size here. ``on_passages`` is called with the
+    passages read so far. An InputError is as of ``read_corpus``, or says that an address cannot be read or written; a
+    WriteError says that the disk is full, or that the folder cannot be written.
     """
     if known := _known(folder, key):
         if known.skipped <= skip_bad:

@@ -27,14 +27,8 @@ def halved(pairs: Counts, queries: Counts, most: int) -> list[Range]:
     """Cut all buckets into ranges with at most ``most`` pairs and as many queries each.
 
     A range that has more is halved, until it is a single bucket: its bounds are multiples of its width, a power of two,
-    and depend on its content alone, so that ranges of two evaluations are equal, or one holds the other.
-
-    Args:
-        pairs, queries: counts by bucket; the number of buckets is a power of two.
-        most: at least 1.
-
-    Returns:
-        the ranges [low, high) that have queries, ascending.
+    and depend on its content alone, so that ranges of two evaluations are equal, or one holds the other. ``pairs`` and
+    ``queries`` are counts by bucket, a power of two in number. The ranges [low, high) that have queries come ascending.
     """
     pairs_below, queries_below = (np.concatenate([[0], np.cumsum(c)]) for c in (pairs, queries))
 

@@ -86,8 +86,8 @@ def read_query_set(
         column: the field of the records that ``QuerySet.groups`` gives.
 
     Raises:
-        InputError: a file is unreadable or empty, a query lacks an id, text or answers, an id is
-            duplicated, ``answers`` has none of the queries, or no query has the field ``column``.
+        InputError: a file is unreadable or empty, a query lacks an id, text or answers, an id is duplicated,
+            ``answers`` has none of the queries, or no query has the field ``column``.
     """
     place, rows = query_rows(path, column)
     others = [] if answers is None else read_answers(answers)

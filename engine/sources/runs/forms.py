@@ -114,15 +114,11 @@ def read_records(
     *,
     texts: bool = False,
 ) -> Batch:
-    """The run of (line, record)s; lines are None if they have no meaning.
+    """The run of (line, record)s, called ``name`` if records lack ``run``; lines are None if they have no meaning.
 
-    Args:
-        name: the system's name if records lack ``run``.
-        texts: whether every text in a list is a passage's; else only texts with blanks are, and others are ids.
-
-    Raises:
-        InputError: a record without a query or without passages, a passage without id and text, or ranks or
-            scores that some rows have and some have not.
+    Every text in a list is a passage's if ``texts``; else only texts with blanks are, and others are ids. An InputError
+    refuses a record without a query or without passages, a passage without id and text, and ranks or scores that only
+    some rows have.
     """
     listed: list[_RunEntry] = []
     rows: list[_RunEntry] = []
