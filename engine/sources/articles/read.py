@@ -26,9 +26,11 @@ from engine.sources.io.parquet import open_parquet
 from engine.sources.io.records import BOM, SkipBad, raw_lines, tolerance
 
 # Sections that contain references rather than prose (the DPR passages leave them out too).
-_SECTIONS = """references, external links, see also, further reading, notes, bibliography, footnotes, sources, citations,
- notes and references, works cited, gallery, filmography and references"""
-BACK_MATTER = frozenset(map(str.strip, _SECTIONS.split(",")))
+_SECTIONS = (
+    "references, external links, see also, further reading, notes, bibliography, footnotes, sources, "
+    "citations, notes and references, works cited, gallery, filmography and references"
+)
+BACK_MATTER = frozenset(_SECTIONS.split(", "))
 
 
 @dataclass(frozen=True)
