@@ -198,8 +198,8 @@ class PackedPass:
             last = slice(own_rows - len(written), own_rows)
             queries = query[:, last].transpose(0, 1).reshape(-1, 1, groups, heads // groups, width)
             answers = []
-            for row, seen in zip(queries.unbind(), written, strict=True):
-                near = states[:, None, :, seen]
+            for row, own_keys in zip(queries.unbind(), written, strict=True):
+                near = states[:, None, :, own_keys]
                 answers.append(scaled_dot_product_attention(row, near[0], near[1], scale=scale))
             out[last] = torch.cat(answers).view(-1, heads, width)
         out[own_rows:] = out[0]
