@@ -115,8 +115,8 @@ class ReaderSpec:
     weights: str = ""  # SHA-256 over the model's files (``engine.reading.models.weights.resolve``)
     architecture: Architecture = "causal"
     dtype: Dtype = "float32"
-    max_new_tokens: int  # 1 or more
-    stop: tuple[str, ...] = ()  # generation ends before the earliest occurrence of one
+    max_new_tokens: int  # the most that are generated, 1 or more
+    stop: tuple[str, ...] = ()  # generation ends before the earliest stop string
     # Longest input in tokens; longer inputs are cut, and counted as truncated. 0 for as many as there are positions.
     max_input_tokens: int = 0
     path: str = ""
@@ -125,8 +125,8 @@ class ReaderSpec:
     tail_marker: str = ""  # begins the part of a prompt that must not be cut (the question)
     engine: str = "transformers"  # a name of ``ENGINES``
     special_tokens: bool = True  # the tokenizer's; False if a prompt's text has them, as a chat's
-    # Empty for a reader that writes; else the texts from which it chooses its answer, by the probabilities of their first
-    # tokens, in one forward pass. A single choice has its probability among all tokens.
+    # Empty for a reader that writes; else the texts from which it chooses its answer, by the probabilities of their
+    # first tokens, in one forward pass. A single choice has its probability among all tokens.
     choices: tuple[str, ...] = ()
     # Empty for a reader that writes or chooses; ``target`` if the last input of a read is the text to score by its
     # log-probability, after the prompt; ``own`` if the reader writes and returns that of its own text.
@@ -141,10 +141,10 @@ class ReaderSpec:
     fused_attention: bool = False  # prompts go through the flash kernel in our own loops on a CPU
     memory: int = 0  # bytes of an actor for weights, activations and cache; 0 means the default
     threads: int = 0  # CPU threads of an actor; 0 means all that torch sees
-    gpus: int = 1  # of a node, which hold the model together (tensor parallelism, with vLLM only)
+    gpus: int = 1  # how many of a node hold the model together (tensor parallelism, vLLM only)
     batch_tokens: int = 0  # the most padded tokens of a batch; 0 for the device's default
     quantised_bytes: int = 0  # of weights in stored form; 0 for weights in ``dtype``
-    not_applied: tuple[str, ...] = ()  # settings that would change outputs, as ``generation``
+    not_applied: tuple[str, ...] = ()  # names of settings that change outputs, and do not apply
     source: str = ""  # of the same weights on a machine without ``path``; the name if empty
     # For a model behind an API, or a function, without weights and precision.
     api: ApiSpec | None = None
@@ -152,9 +152,7 @@ class ReaderSpec:
     renewals: int = 0  # how often its reads were repeated to replace stored ones
     about: str = ""  # the maker of the reads (``reading.identity``); empty if ``weights`` says it
     earlier: tuple[str, ...] = ()  # older fingerprints under which the store may have its reads
-    doubts: tuple[
-        str, ...
-    ] = ()  # phrases about other possible makers of stored reads, for messages
+    doubts: tuple[str, ...] = ()  # phrases about other possible makers of stored reads
 
     @property
     def is_kept(self) -> bool:
