@@ -82,9 +82,8 @@ def names_of(folder: Folder) -> list[str]:
 def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
     """The reads table of a file with these bytes; None if the file is damaged.
 
-    Raises:
-        InputError: the file has other columns, or is a damaged file of an earlier version.
-        FileNotFoundError: the file had to be fetched again from an address, and is gone.
+    An InputError if it has other columns, or is a damaged file of an earlier version; a FileNotFoundError if it had to
+    be fetched again from an address, and is gone.
     """
     named = _NAME.fullmatch(name)
     place = folder.place(name)
@@ -241,14 +240,8 @@ def add(
 ) -> str:
     """Add finished reads (the reads table) as one file, from any process on any machine; returns the file's name.
 
-    Args:
-        reads: without failed reads.
-        span: buckets that contain the queries of all these reads; None if unknown.
-        uid: of a merge, which gives its file a new name.
-
-    Raises:
-        WriteError: the file cannot be written; the store is unchanged.
-        ValueError: ``span`` is no range of buckets.
+    ``span`` are buckets that contain the queries of all these reads, None if unknown; the ``uid`` of a merge gives its
+    file a new name. A WriteError if it cannot be written; a ValueError if ``span`` is no range of buckets.
     """
     if reads.is_empty():
         return ""
@@ -274,15 +267,10 @@ def listing(store: Folder, fingerprint: str) -> Listing:
 def find(listing: Listing, keys: pl.Series, span: Range | None = None) -> StoredReads:
     """The stored reads among ``keys``. Files without any of ``keys`` are not read beyond their keys.
 
-    Files that reach beyond ``span`` will be searched by other calls too: this process remembers hashes of their keys,
-    128 MiB in all (``KeyMemory``). Damaged files are moved aside.
-
-    Args:
-        listing: from any process. Newer files are searched only if a listed file is gone, since it was merged.
-        span: buckets that contain the queries of all these reads; None if unknown.
-
-    Raises:
-        InputError: a file of the store cannot be read, has other columns, or is a damaged file of an earlier version.
+    ``span`` are buckets that contain the queries of all these reads, None if unknown. Files that reach beyond it will
+    be searched by other calls too: this process remembers hashes of their keys, 128 MiB in all (``KeyMemory``). Files
+    newer than the listing are searched only if a listed file is gone, since it was merged. Damaged files are moved
+    aside. An InputError if a file cannot be read, has other columns, or is damaged and of an earlier version.
     """
     folder = listing.folder
     sought = keys.unique().alias(READ_KEY).to_frame()
@@ -309,9 +297,8 @@ def compact(
 ) -> list[str]:
     """Merge files into one, in memory, delete the originals, and return new places of damaged files: see the top.
 
-    Args:
-        names: names of listed files; files merged meanwhile by another job are skipped, damaged files moved aside.
-        span: span of the merged file, which covers the spans of all files; None if a file has no span.
+    Listed files that another job merged meanwhile are skipped, damaged files moved aside. The merged file has this
+    ``span``, which covers the spans of all files; None if a file has no span.
 
     Raises:
         InputError: a file of the store cannot be read, has other columns, or is a damaged file of an earlier version.
