@@ -342,6 +342,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         raise SystemExit(str(error)) from None
     except StoppedError as stop:
-        if not stop.is_told:
+        if not stop.is_logged:
             print(stop, file=sys.stderr)
         return stop.status
