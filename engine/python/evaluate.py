@@ -119,7 +119,6 @@ def evaluate(
     settings = _settings(left, metric, annotators, k, recorded=len(inputs.outputs) > 0)
     refuse_lacking_tables(settings, inputs.tables)
     _refuse_unused(settings, inputs.tables)
-    refuse_unfit([settings])
     named = name_files(inputs.files(settings))
     with progress(shown=shown) as on_progress:
         context = Context(store=store, on_progress=on_progress, on_event=_LOG.info)
@@ -128,6 +127,7 @@ def evaluate(
 
 def _evaluated(inputs: UserInputs, settings: Settings, context: Context) -> Evaluation:
     """The evaluation of inputs in memory, or cut into a folder of the store if they are files too large for that."""
+    refuse_unfit([settings])
     files = inputs.files(settings)
     k, requested = settings.ranking.k, settings.running.shard_pairs
     if files is None and requested:
