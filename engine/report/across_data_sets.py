@@ -182,18 +182,16 @@ def _why(cell: Cell, key: Mapping[str, Any]) -> tuple[str, str]:
         return "", f"no run {key[RUN]}"
     if (name := key[ANNOTATOR]) in cell.primary:
         return name, "further measures of other data sets were not computed"
-    known = ANNOTATORS.get(name)
-    reason = known.unfit_tasks.get(cell.task) if known else None
+    reason = ANNOTATORS[name].unfit_tasks.get(cell.task) if name in ANNOTATORS else None
     return name, f"no meaning for {cell.task}: {reason}" if reason else "not asked for there"
 
 
 def answer(data_sets: DataSetComparison) -> Answer:
     """In how many data sets and runs the first annotator agrees best, and whether by more than chance."""
     orders, ahead, sure, alpha = [], 0, 0, 1 - data_sets.bootstrap.confidence
-    keys = [DATA_SET, *_CONDITION, RUN]
-    certain = data_sets.comparisons.filter(
-        pl.col(tables.difference_of(TAU)) > 0, pl.col(tables.p_holm_of(TAU)).fill_nan(1) < alpha
-    )
+    keys, ahead_of = [DATA_SET, *_CONDITION, RUN], pl.col(tables.difference_of(TAU)) > 0
+    is_sure = pl.col(tables.p_holm_of(TAU)).fill_nan(1) < alpha
+    certain = data_sets.comparisons.filter(ahead_of, is_sure)
     first = next(iter(data_sets.cells[0].primary))
     defined = data_sets.primary_only().correlations.filter(pl.col(TAU).is_not_nan())
     for names, rows in defined.sort(TAU, descending=True).group_by(keys, maintain_order=True):

@@ -65,7 +65,6 @@ _IN_FULL = (REACHED, SAMPLED_LISTS, UNREAD, STOPPED, DECIDED, *_OF_INPUTS, STORE
 
 def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     """Parts to print, in order: tables and lines, together at most ``MOST_LINES`` lines."""
-    head = header.lines(findings.summary)
     below: list[Table | str] = []
     if findings.wholes:
         agreement = grids.agreement(findings, _MOST_ANNOTATORS)
@@ -76,12 +75,11 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
         below += grids.advice(findings)
     below.append("")
     if findings.conditions:
-        conditions = counted(len(findings.conditions), "condition[|s]")
-        full = "`full` and conditions.parquet have all"
-        below.append(f"study of {conditions}: above is the first; {full}")
+        study = f"study of {counted(len(findings.conditions), 'condition[|s]')}"
+        below.append(f"{study}: above is the first; `full` and conditions.parquet have all")
     below += [*traces.lines(findings), *_costs(findings), *prices(findings), *_notes(findings)]
     below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")
-    above = [*head, *findings.verdict.get("sentences", ())]
+    above = [*header.lines(findings.summary), *findings.verdict.get("sentences", ())]
     if not findings.runs or (findings.wholes and len(findings.runs) == 1):
         return [*above, *below]
     # A head, and a line for omitted runs.
@@ -383,8 +381,7 @@ def _readers(findings: Findings) -> Iterator[str]:
 def _empty_cells(undefined: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     cells: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in undefined:
-        reason = row[tables.NOTE].split(",")[0]
-        cells.setdefault((row[ANNOTATOR], reason), []).append(row)
+        cells.setdefault((row[ANNOTATOR], row[NOTE].split(",")[0]), []).append(row)
     for (annotator, _), rows in cells.items():
         measures = ", ".join(row[MEASURE] for row in rows)
         yield f"{measures} of {annotator}: {rows[0][tables.NOTE]}"

@@ -107,10 +107,9 @@ def sections(findings: Findings, groups: Sequence[Slices] = ()) -> Iterator[Part
         title = "How far each kind of label can be trusted"
         yield Part("trust", "Labels", title, [_agreement(findings), *unseen])
     if conditions_of(findings.summary):
-        varied = study_report.study_grids(findings)
-        yield Part("conditions", "Conditions", "The conditions of the study", varied)
-    by_group = slices_grid(findings, groups)
-    if by_group.rows:
+        title, varied = "The conditions of the study", study_report.study_grids(findings)
+        yield Part("conditions", "Conditions", title, varied)
+    if (by_group := slices_grid(findings, groups)).rows:
         label = "Scores by group of queries"
         yield Part("groups", "Groups", "Groups of queries", [by_group], label=label)
     yield Part("queries", "Queries", "Query by query")
