@@ -17,7 +17,7 @@ from engine.reading.backends import Progress, backend_for
 from engine.reading.costs import ReadingCosts, add_counters, share_costs
 from engine.reading.local import Executor, Local
 from engine.reading.plan import (
-    MadePlans,
+    PlansInMemory,
     ReadPlan,
     longest_first,
     missing_reads,
@@ -31,7 +31,7 @@ from engine.tables import FAILURE, READ_KEY
 
 
 class Wanted(NamedTuple):
-    """Reads of a reader, as ``plan.wanted_reads`` returns them."""
+    """Reads of a reader, as ``plan.requested_reads`` returns them."""
 
     reads: pl.DataFrame
     spec: ReaderSpec
@@ -95,7 +95,7 @@ def get_all_reads(
     if whole.height:
         local = host(specs, [place] * len(specs), executor=executor)
         backend = backend_for(pool, local, size=int(whole.estimated_size()), totals=totals)
-        made = MadePlans(plans).sized(backend.actors, backend.gpu, backend.alone)
+        made = PlansInMemory(plans).sized(backend.actors, backend.gpu, backend.alone)
         for unit in backend.read(made):
             of_role, role = costs[unit.plan.role], unit.plan.role
             of_role.add(unit)

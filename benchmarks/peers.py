@@ -51,7 +51,7 @@ from benchmarks._bundled import read_data
 from benchmarks._harness import Line, Timing, in_turn, make_parser, write_report
 from engine import tables
 from engine.machine import device
-from engine.reading.plan import missing_reads, wanted_reads
+from engine.reading.plan import missing_reads, requested_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import load, specify
 from engine.retrieval.bm25 import build_index, search
@@ -72,14 +72,14 @@ _SAMPLE = 4
 
 
 def planned_reads(data: Path | None, count: int, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
-    """The first ``count`` distinct reads of single passages, as ``plan.wanted_reads`` gives them."""
+    """The first ``count`` distinct reads of single passages, as ``plan.requested_reads`` gives them."""
     corpus, queries = read_data(data)
     needed = queries.head(-(-count // DEPTH) + 10)
     with tempfile.TemporaryDirectory() as folder:
         build_index(corpus, folder)
         run = search(folder, needed, k=DEPTH)
     lists = run.select("query_id", pl.concat_list("doc_id").alias("doc_ids"))
-    wanted = wanted_reads(lists, queries, corpus, prompt=prompt, fingerprint=spec.fingerprint)
+    wanted = requested_reads(lists, queries, corpus, prompt=prompt, fingerprint=spec.fingerprint)
     reads = missing_reads(wanted, tables.empty(tables.READS)).head(count)
     if reads.height < count:
         raise SystemExit(f"the data has {reads.height} reads; use --reads {reads.height} or fewer")

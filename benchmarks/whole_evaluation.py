@@ -49,11 +49,11 @@ from engine.reading.costs import UnitResult
 from engine.reading.local import Local
 from engine.reading.plan import (
     INPUTS,
-    MadePlans,
+    PlansInMemory,
     ReadPlan,
     longest_first,
     missing_reads,
-    wanted_reads,
+    requested_reads,
 )
 from engine.reading.protocol import Reader, ReaderSpec
 from engine.reading.readers import specify
@@ -86,7 +86,7 @@ def evaluation(data: Path | None, count: int, k: int) -> Evaluation:
 
 def planned(what: Evaluation, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
     """The plan of the reads."""
-    wanted = wanted_reads(
+    wanted = requested_reads(
         what.lists, what.queries, what.corpus, prompt=prompt, fingerprint=spec.fingerprint
     )
     return longest_first(missing_reads(wanted, tables.empty(tables.READS)), spec)
@@ -124,10 +124,10 @@ def read(
     """Read a plan as an evaluation does: on the default pool or ``actors``, in its own units or units of size ``unit``."""
     local = Metered([spec], [None])
     backend = backend_for(PoolSettings(actors=actors), local, size=int(plan.estimated_size()))
-    made = MadePlans([ReadPlan(reads=plan, wanted=plan.height)])
+    made = PlansInMemory([ReadPlan(reads=plan, wanted=plan.height)])
     made = made.sized(min(backend.actors, plan.height), backend.gpu, False)
     if unit:
-        made = MadePlans([replace(made.by_role[0], least=unit, first=unit, most=unit)])
+        made = PlansInMemory([replace(made.by_role[0], least=unit, first=unit, most=unit)])
     results = []
 
     def kept() -> Any:

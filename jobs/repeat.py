@@ -25,7 +25,7 @@ from engine.messages.checked import Natural, Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, listed
 from engine.python.parts import metric_of
-from engine.reading.plan import WANTED, with_outputs
+from engine.reading.plan import REQUESTED, with_outputs
 from engine.reading.protocol import EngineChoice
 from engine.reading.repetition import repeat_sample
 from engine.report.findings import Findings, read_findings
@@ -73,7 +73,7 @@ def repeat(
     tell_engines([*jobs.values()], settings, event)
     files, stored = findings.files("name an evaluation of files"), list[pl.DataFrame]()
     queries = read_queries_of(files).table
-    candidates = dict.fromkeys(jobs, tables.empty(WANTED))
+    candidates = dict.fromkeys(jobs, tables.empty(REQUESTED))
     place = findings.whole("reads")
     # Shards hold queries by a hash of their texts: the first shards with enough reads are a random sample.
     for name in sorted(delivered(folder_at(place))) if place.is_dir() else [""]:
@@ -157,7 +157,7 @@ def _jobs(findings: Findings, settings: Settings) -> Iterator[tuple[Role, Job]]:
 def _candidates(
     jobs: Mapping[Role, Job], reads: pl.DataFrame, queries: pl.DataFrame, files: InputFiles
 ) -> dict[Role, pl.DataFrame]:
-    """The reads of each role (``plan.WANTED``), with prompts made from the files; an error if the files changed."""
+    """The reads of each role (``plan.REQUESTED``), with prompts made from the files; an error if the files changed."""
     lists = reads.select(IDENTITY).unique(maintain_order=True)
     lists = lists.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
     if files.corpus is None:
@@ -170,7 +170,7 @@ def _candidates(
     lists = lists.filter([there.issuperset(passages) for passages in lists[DOC_IDS]])
     queries = queries.join(lists, on=QUERY_ID, how="semi")
     # Keys of roles that a list was not read in match no read.
-    planned = {role: job.wanted(lists, queries, corpus) for role, job in jobs.items()}
+    planned = {role: job.requested(lists, queries, corpus) for role, job in jobs.items()}
     others = reads.join(pl.concat(planned.values()), on=READ_KEY, how="anti")
     if others.height:
         new = {role: own.join(reads, on=READ_KEY, how="anti") for role, own in planned.items()}

@@ -35,7 +35,7 @@ from engine.machine.device import machine_has_gpu
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import ReadError
 from engine.reading.models import packed, tokenizing
-from engine.reading.plan import wanted_reads
+from engine.reading.plan import requested_reads
 from engine.reading.protocol import ReaderSpec
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.bundled import questions
@@ -135,7 +135,7 @@ def _wanted(
     lists = [(q, [own[number] for number in numbers]) for q, own in data.ids.items()]
     single = [(q, [doc_id]) for q, doc_ids in lists for doc_id in doc_ids]
     alone, whole = (
-        wanted_reads(
+        requested_reads(
             pl.DataFrame(rows, schema=[QUERY_ID, DOC_IDS], orient="row"),
             data.queries,
             data.corpus,

@@ -107,7 +107,7 @@ def largest_scores(settings: Settings, shards: InputShards) -> Callable[[str, st
         grows = parsed.largest(k, 1.0) < parsed.largest(k, math.inf)
         if grows and known and known.needs_input and known.judges_everything:
             name, read = known.needs_input.name, shards.read
-            judged = (read(one.number, passages=False).tables[name] for one in shards.shards)
+            judged = (read(shard.number, passages=False).tables[name] for shard in shards.shards)
             some = next((table for table in judged if table.height), tables.empty(tables.QRELS))
             whole = tables.LARGEST if tables.LARGEST in some.columns else LABEL
             label = max([1.0, *some[whole].top_k(1)])

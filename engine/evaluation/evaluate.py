@@ -240,7 +240,7 @@ def _read(
         scored = [part.parts[0].scores(shard) for shard in part.shards.shards]
         downstream = pl.concat([scores.downstream for scores in scored])
         try:
-            named = rounds.send((downstream, pl.concat([one.query_scores for one in scored])))
+            named = rounds.send((downstream, pl.concat([shard.query_scores for shard in scored])))
         except StopIteration as end:
             return part, end.value
         part = part_of(named)

@@ -32,7 +32,7 @@ from engine.reading.backends import Progress, read_by, reads_here
 from engine.reading.costs import ReadingCosts, UnitResult
 from engine.reading.identity import with_origin
 from engine.reading.local import Executor, Local
-from engine.reading.plan import wanted_reads
+from engine.reading.plan import requested_reads
 from engine.reading.prompting.prompts import QUESTION, Prompt
 from engine.reading.protocol import ENGINES, ReaderSpec, call, versions
 from engine.reading.readers import specify_asked
@@ -85,17 +85,17 @@ class Job:
         requested = self.ask.singles, self.ask.lists, self.ask.closed
         return pl.concat([NO_LISTS, *itertools.compress(kinds, requested)])
 
-    def wanted(
+    def requested(
         self, lists: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
     ) -> pl.DataFrame:
-        """Its reads (``plan.WANTED``), row by row as in ``lists``."""
+        """Its reads (``plan.REQUESTED``), row by row as in ``lists``."""
         targets: dict[str, list[str]] | None = None
         if self.spec.scores == "target":
             scored = pl.concat_list(QUERY) if self.ask.task == QUESTION else pl.col(ANSWERS)
             rows = queries.select(QUERY_ID, scored.alias(ANSWERS)).iter_rows()
             targets = {query: list(map(self.prompt.target, texts)) for query, texts in rows}
         fingerprint = self.spec.fingerprint
-        return wanted_reads(
+        return requested_reads(
             lists, queries, corpus, prompt=self.prompt, fingerprint=fingerprint, targets=targets
         )
 

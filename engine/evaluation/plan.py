@@ -23,7 +23,7 @@ from engine.reading import store
 from engine.reading.identity import earlier_reads
 from engine.reading.plan import (
     INPUTS,
-    MadePlans,
+    PlansInMemory,
     ReadPlan,
     longest_first,
     missing_reads,
@@ -70,12 +70,12 @@ def needed_reads(run: Run, job: Job, inputs: EvaluationInputs, condition: int) -
     return own.lists(pairs_to_label(inputs), lists_to_read(inputs, run.conditions[condition]))
 
 
-def wanted_of(run: Run, job: Job, shard: Sequence[EvaluationInputs]) -> pl.DataFrame:
-    """The reads of a shard that any condition needs from a job (``reading.plan.WANTED``)."""
+def shard_reads(run: Run, job: Job, shard: Sequence[EvaluationInputs]) -> pl.DataFrame:
+    """The reads of a shard that any condition needs from a job (``reading.plan.REQUESTED``)."""
     lists = [needed_reads(run, job, inputs, number) for number, inputs in enumerate(shard)]
     distinct = lists[0] if len(lists) == 1 else pl.concat(lists).unique(maintain_order=True)
     deepest = max(shard, key=lambda inputs: inputs.corpus.height)  # has the others' passages
-    return job.wanted(distinct, deepest.queries, deepest.corpus)
+    return job.requested(distinct, deepest.queries, deepest.corpus)
 
 
 # Columns of a plan on its origin: the pass over the shards (``store.Listing.uid``), whether a read is stored or done
@@ -116,15 +116,15 @@ class ShardPlans:
         inputs = self.run.read(shard)
         earlier: list[pl.DataFrame] = []
         if is_lazy(self.run, job):  # the reads of other jobs are not known yet
-            wanted, last = self._chosen(shard, role, inputs[0])
+            requested, last = self._chosen(shard, role, inputs[0])
         else:
-            wanted, last = self._adopted(job, wanted_of(self.run, job, inputs)), True
-            earlier = [wanted_of(self.run, other, inputs) for other in self.run.before(job)]
-        shard_plan = self._made(shard, role, wanted.drop(INPUTS), earlier, last)
-        missing = missing_reads(wanted, shard_plan.filter(_STORED))
+            requested, last = self._adopted(job, shard_reads(self.run, job, inputs)), True
+            earlier = [shard_reads(self.run, other, inputs) for other in self.run.before(job)]
+        shard_plan = self._shard_plan(shard, role, requested.drop(INPUTS), earlier, last)
+        missing = missing_reads(requested, shard_plan.filter(_STORED))
         plan = ReadPlan(
             reads=longest_first(missing, job.spec),
-            wanted=(distinct := wanted[READ_KEY].n_unique()),
+            wanted=(distinct := requested[READ_KEY].n_unique()),
             reused=distinct - missing.height,
             shard=shard,
             role=role,
@@ -141,9 +141,9 @@ class ShardPlans:
         plan = replace(plan, sharing=self.actors, behind=behind)
         return plan.sized(total, actors=self.actors, gpu=self.gpu, alone=alone)
 
-    def made(self) -> MadePlans:
+    def in_memory(self) -> PlansInMemory:
         """The plans of the only shard, computed in this process, which holds the inputs."""
-        return MadePlans([self(self.shards[0], role) for role in range(len(self.places))])
+        return PlansInMemory([self(self.shards[0], role) for role in range(len(self.places))])
 
     def _chosen(self, shard: int, role: int, inputs: EvaluationInputs) -> tuple[pl.DataFrame, bool]:
         """The reads that a chooser names from the labels so far, and whether they are final."""
@@ -168,11 +168,11 @@ class ShardPlans:
             doubles=self.restarts,
         )
 
-        def wanted(lists: pl.DataFrame) -> pl.DataFrame:
-            return self._adopted(job, job.wanted(lists, inputs.queries, inputs.corpus))
+        def adopted(lists: pl.DataFrame) -> pl.DataFrame:
+            return self._adopted(job, job.requested(lists, inputs.queries, inputs.corpus))
 
         def answered(lists: pl.DataFrame) -> pl.DataFrame:
-            requested = wanted(lists)
+            requested = adopted(lists)
             stored = self._stored_reads(role, requested, run.shards.shards[shard].span)
             reads = with_failures(requested, stored.reads, self.failures[role].get(shard, {}))
             return reads.filter(pl.col(OUTPUT).is_not_null())
@@ -181,21 +181,21 @@ class ShardPlans:
         if before is not None and before[_PASS].first() == self.listings[role].uid:
             lists = lists.unique(IDENTITY, maintain_order=True)
             lists = lists.join(before, on=IDENTITY, how="semi", maintain_order="left")
-            return wanted(lists), bool(before[_LAST].first())
+            return adopted(lists), bool(before[_LAST].first())
         fused = job.prompt.fused and bool(settings.bootstrap.samples)
         singles = alone(pairs_to_label(inputs))
         lists, last = next_reads(
             lists, singles, before, answered=answered, decide=decide, fused=fused
         )
-        return wanted(lists), last
+        return adopted(lists), last
 
-    def _adopted(self, job: Job, wanted: pl.DataFrame) -> pl.DataFrame:
-        """The wanted reads, after stored reads with earlier keys are copied to the current keys."""
+    def _adopted(self, job: Job, requested: pl.DataFrame) -> pl.DataFrame:
+        """The requested reads, after stored reads with earlier keys are copied to the current keys."""
         spec, place = job.spec, self.run.store
-        store.add(place, spec.fingerprint, earlier_reads(spec, place, wanted))
-        return wanted
+        store.add(place, spec.fingerprint, earlier_reads(spec, place, requested))
+        return requested
 
-    def _made(
+    def _shard_plan(
         self,
         shard: int,
         role: int,
@@ -249,12 +249,12 @@ def planned_reads(run: Run, job: Job, shard: int, failures: Failures, files: Fil
     Raises:
         ReadError: reads are lost, or a reader that had to choose wrote text.
     """
-    wanted = run.parts[0].needed_plan(plan_name(run, job), shard)
+    requested = run.parts[0].needed_plan(plan_name(run, job), shard)
     # Reads copied from earlier keys belong to no unit.
     listed = store.listing(run.store, job.spec.fingerprint) if job.spec.earlier else None
     listing, span = listed or files[job.spec.fingerprint], run.shards.shards[shard].span
-    outputs = store.find(listing, wanted[READ_KEY], span=span).reads
-    reads = with_failures(wanted, outputs, failures)
+    outputs = store.find(listing, requested[READ_KEY], span=span).reads
+    reads = with_failures(requested, outputs, failures)
     if lost := reads.filter(pl.col(OUTPUT).is_null()).height:
         raise ReadError(f"{lost} reads were lost on the way; run again")
     reads = reads.select([*tables.READS, FAILURE])
@@ -262,12 +262,14 @@ def planned_reads(run: Run, job: Job, shard: int, failures: Failures, files: Fil
     return reads
 
 
-def with_failures(wanted: pl.DataFrame, outputs: pl.DataFrame, failures: Failures) -> pl.DataFrame:
-    """Each wanted read with its output or ``failure`` (``reading.plan.with_outputs``)."""
+def with_failures(
+    requested: pl.DataFrame, outputs: pl.DataFrame, failures: Failures
+) -> pl.DataFrame:
+    """Each requested read with its output or ``failure`` (``reading.plan.with_outputs``)."""
     reasons = output_columns([ReadOutput.failed(reason) for _, reason in failures.values()])
     failed = pl.DataFrame({READ_KEY: list(failures)}, {READ_KEY: pl.String}).hstack(reasons)
     whole = outputs.with_columns(pl.lit(None, pl.String).alias(FAILURE))
-    return with_outputs(wanted, pl.concat([whole, failed], how="diagonal"))
+    return with_outputs(requested, pl.concat([whole, failed], how="diagonal"))
 
 
 def _refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:

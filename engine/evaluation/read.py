@@ -26,9 +26,9 @@ from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.errors import ReadError, WriteError
 from engine.reading import store
 from engine.reading.backends import Backend, backend_for
-from engine.reading.costs import ReadingCosts, UnitResult, add_counters, set_wanted, share_costs
+from engine.reading.costs import ReadingCosts, UnitResult, add_counters, set_requested, share_costs
 from engine.reading.local import USER_ERRORS, Local
-from engine.reading.plan import MadePlans, ReadPlan, Unit
+from engine.reading.plan import PlansInMemory, ReadPlan, Unit
 from engine.reading.protocol import ReaderSpec
 from engine.sources.io.folders import Folder
 from engine.sources.queries.buckets import BUCKETS
@@ -82,18 +82,18 @@ class JobReads:
             self.stats[unit.worker] = unit.stats
         if not (is_known or again):
             return unit
-        wanted = 0 if is_known else plan.wanted - plan.reused
-        return replace(unit, plan=replace(plan, wanted=wanted, reused=0))
+        remaining = 0 if is_known else plan.wanted - plan.reused
+        return replace(unit, plan=replace(plan, wanted=remaining, reused=0))
 
     def total(self, reads: Iterable[ReadCounts]) -> None:
         """Count the wanted and the failed reads of all shards, earlier ones included."""
         counts = list(reads)
         self.is_totalled = True
-        wanted = sum((Counter(kinds) for kinds, _ in counts), Counter[str]())
-        self.costs.wanted = wanted.total()
+        requested = sum((Counter(kinds) for kinds, _ in counts), Counter[str]())
+        self.costs.wanted = requested.total()
         self.costs.failed = sum(failed for _, failed in counts)
         self.costs.reused = self.costs.wanted - self.costs.done
-        set_wanted(self.costs, wanted)
+        set_requested(self.costs, requested)
         add_counters(self.costs, self.stats)
 
 
@@ -128,21 +128,23 @@ class Readers:
         return replace(plans, actors=backend.actors, gpu=backend.gpu, restarts=backend.on_ray)
 
     def backend(
-        self, run: Run, group: Sequence[JobReads], made: MadePlans | None
+        self, run: Run, group: Sequence[JobReads], in_memory: PlansInMemory | None
     ) -> tuple[Backend, PoolTotals]:
-        """The backend of a model's jobs, and the totals of its actors; ``made``: the jobs' plans, if already made."""
+        """The backend of a model's jobs, and the totals of its actors; with ``in_memory`` if the plans are made."""
         if self._kept is not None:
             return self._kept
         totals = PoolTotals()
         places = [run.place(reads.job) for reads in group]
         specs, api = [reads.job.spec for reads in group], run.conditions[0].api
         local = self.context.host(specs, places, api, self.context.executor)
-        if made is not None and not any(plan.reads.height for plan in made.by_role):
+        if in_memory is not None and not any(plan.reads.height for plan in in_memory.by_role):
             return local, totals  # nothing to read: no actors
         backend = backend_for(
             run.conditions[0].running.pool(),
             local,
-            size=sum(int(plan.reads.estimated_size()) for plan in made.by_role) if made else 0,
+            size=sum(int(plan.reads.estimated_size()) for plan in in_memory.by_role)
+            if in_memory
+            else 0,
             folders=() if run.is_held else (run.unkept, run.store),
             on_event=self.context.on_event,
             totals=totals,
@@ -168,9 +170,9 @@ def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
         reads.costs.damaged_files += store.tidy(place, fingerprint)
     # Held inputs: make all prompts before any reader is loaded.
     planned = [readers.plans(run, group, shards, None) if run.is_held else None for group in groups]
-    made = [plans.made() if plans else None for plans in planned]
-    backends = [readers.backend(run, *of) for of in zip(groups, made, strict=True)]
-    shard_plans = [plan for plans in made if plans for plan in plans.by_role]
+    in_memory = [plans.in_memory() if plans else None for plans in planned]
+    backends = [readers.backend(run, *of) for of in zip(groups, in_memory, strict=True)]
+    shard_plans = [plan for plans in in_memory if plans for plan in plans.by_role]
     progress = _Progress(run, shards, all_reads, shard_plans)
     scoring = _Scorer(run, on_ray=not run.is_held and any(b.on_ray for b, _ in backends))
     if all_reads:
@@ -178,7 +180,7 @@ def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
     for number, group in enumerate(groups):
         # Popped: a model's readers stay loaded no longer than they read.
         backend, totals = backends.pop(0)
-        plans, ready = planned[number], made[number]
+        plans, ready = planned[number], in_memory[number]
         for reads in group:
             context.on_unit(reads.job.ask.role.name, _NOTHING, progress.reached, totals)
         start = time.perf_counter()
@@ -186,7 +188,9 @@ def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
         while left:
             plans = plans or readers.plans(run, group, left, backend)
             if run.is_held:
-                ready = (ready or plans.made()).sized(backend.actors, backend.gpu, backend.alone)
+                ready = (ready or plans.in_memory()).sized(
+                    backend.actors, backend.gpu, backend.alone
+                )
             for reads, listing in zip(group, plans.listings, strict=True):
                 reads.begin()
                 scoring.begin(reads.job, listing)
@@ -230,11 +234,11 @@ def check_readers(
             backend_for(settings.running.pool(), Local([spec], [None]), folders=folders)
 
 
-def _refuse_failures(reads: JobReads, wanted: int = 0) -> None:
+def _refuse_failures(reads: JobReads, requested: int = 0) -> None:
     """Refuse any failed reads, or more than ``FEW_FAILED`` of ``wanted`` distinct reads."""
     failures = [failure for shard in reads.failures.values() for failure in shard.values()]
-    if len(failures) > FEW_FAILED * wanted:
-        total, stored = wanted or reads.costs.done + reads.costs.reused, reads.job.spec.is_kept
+    if len(failures) > FEW_FAILED * requested:
+        total, stored = requested or reads.costs.done + reads.costs.reused, reads.job.spec.is_kept
         query_id, reason = failures[0]
         raise ReadError(
             f"{len(failures)} of {total} LLM calls failed (query {query_id!r}: {reason}); "
@@ -251,8 +255,8 @@ def refuse_many(run: Run, all_reads: Sequence[JobReads]) -> None:
         if any(reads.failures.values()):
             place = next(i for i, roles in enumerate(run.roles) if reads.job in roles.values())
             done = map(run.parts[place].scores, run.shards.shards)
-            wanted = (sum(scores.job_reads[reads.job.key][0].values()) for scores in done)
-            _refuse_failures(reads, sum(wanted))
+            requested = (sum(scores.job_reads[reads.job.key][0].values()) for scores in done)
+            _refuse_failures(reads, sum(requested))
 
 
 class _Progress:

@@ -24,7 +24,7 @@ from engine.ranking.kinds.base import Measure
 from engine.ranking.measures import undefined_on_graded
 from engine.ranking.scores import Relevant, largest_label, score_runs, score_utility
 from engine.ranking.ties import score_reordered
-from engine.reading.costs import wanted_kinds
+from engine.reading.costs import requested_kinds
 from engine.reading.outputs import OutputCounts, count_outputs, merge_outputs
 from engine.reading.protocol import ReaderSpec
 from engine.reading.remote.specify import CUT_PROMPT
@@ -148,7 +148,7 @@ def score(
 
 def count_reads(reads: pl.DataFrame) -> ReadCounts:
     """The distinct reads of a table by kind, and the number of failed reads."""
-    return wanted_kinds(reads), reads.filter(pl.col(FAILURE).is_not_null())[READ_KEY].n_unique()
+    return requested_kinds(reads), reads.filter(pl.col(FAILURE).is_not_null())[READ_KEY].n_unique()
 
 
 def pairs_to_label(inputs: EvaluationInputs) -> pl.DataFrame:

@@ -149,7 +149,7 @@ class ReadingCosts:
         add_kinds(self.kinds, unit.kinds)
 
 
-def wanted_kinds(reads: pl.DataFrame) -> dict[str, int]:
+def requested_kinds(reads: pl.DataFrame) -> dict[str, int]:
     """Count distinct reads by kind in a table with ``read_key`` and ``doc_ids``."""
     distinct = reads.select(READ_KEY, _SEVERAL.alias("several")).unique(READ_KEY)
     several = int(distinct["several"].sum())
@@ -192,7 +192,7 @@ def merge_kinds(several: Iterable[Kinds]) -> Kinds:
     return merged
 
 
-def set_wanted(costs: ReadingCosts, counts: Mapping[str, int]) -> None:
+def set_requested(costs: ReadingCosts, counts: Mapping[str, int]) -> None:
     """Set ``wanted`` by kind in the costs, and ``reused`` as the difference to ``done``."""
     for kind, count in counts.items():
         kind_costs = costs.kinds.setdefault(kind, KindCosts())

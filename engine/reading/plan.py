@@ -35,8 +35,8 @@ _SLOWEST, _UNITS_A_SECOND = 1 / 8, 40.0
 
 # The pace for which a unit is cut, by its number and role, in sizes a second; None if unknown.
 PaceOf = Callable[[int, int], float | None]
-WANTED: tables.Schema = {name: tables.READS[name] for name in (READ_KEY, QUERY_ID, DOC_IDS)}
-WANTED[INPUTS] = pl.List(pl.String())
+REQUESTED: tables.Schema = {name: tables.READS[name] for name in (READ_KEY, QUERY_ID, DOC_IDS)}
+REQUESTED[INPUTS] = pl.List(pl.String())
 _KNOWN = tables.READS | {FAILURE: pl.String()}
 OUTPUT_COLUMNS: tables.Schema = {column.name: _KNOWN[column.name] for column in fields(ReadOutput)}
 
@@ -57,7 +57,7 @@ def read_key(fingerprint: str, inputs: Sequence[str]) -> str:
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def wanted_reads(
+def requested_reads(
     lists: pl.DataFrame,
     queries: pl.DataFrame,
     corpus: pl.DataFrame,
@@ -66,7 +66,7 @@ def wanted_reads(
     fingerprint: str,
     targets: Mapping[str, Sequence[str]] | None = None,
 ) -> pl.DataFrame:
-    """The reads of ``lists``, one row each (``WANTED``); one row for each target of the query if targets are scored.
+    """The reads of ``lists``, one row each (``REQUESTED``); one row for each target of the query if targets are scored.
 
     Args:
         lists: ``query_id`` and ``doc_ids``, best first; an empty list is a read without passages.
@@ -80,7 +80,7 @@ def wanted_reads(
         for target in [()] if targets is None else [(text,) for text in targets[query_id]]:
             inputs = [*rendered, *target]
             rows.append((read_key(fingerprint, inputs), query_id, doc_ids, inputs))
-    return pl.DataFrame(rows, schema=WANTED, orient="row")
+    return pl.DataFrame(rows, schema=REQUESTED, orient="row")
 
 
 def missing_reads(requested: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
@@ -196,7 +196,7 @@ class Plans(Protocol):
 
 
 @dataclass(frozen=True)
-class MadePlans:
+class PlansInMemory:
     """The plans of the only shard, one per role, made by the driver, which holds the inputs."""
 
     by_role: Sequence[ReadPlan]
@@ -205,13 +205,13 @@ class MadePlans:
     def __call__(self, shard: int, role: int) -> ReadPlan:
         return self.by_role[role]
 
-    def sized(self, actors: int, gpu: bool, alone: bool) -> MadePlans:
+    def sized(self, actors: int, gpu: bool, alone: bool) -> PlansInMemory:
         """The plans with units for so many actors, which shrink towards the end of the last one."""
         actors = max(1, min(actors, sum(plan.reads.height for plan in self.by_role)))
         total = sum(plan.size for plan in self.by_role)
         size = unit_tokens(total, actors=actors, gpu=gpu, alone=alone)
         *others, last = (replace(plan, least=size, first=size, most=size) for plan in self.by_role)
-        return MadePlans([*others, replace(last, sharing=actors)])
+        return PlansInMemory([*others, replace(last, sharing=actors)])
 
 
 def unit_tokens(total: int, *, actors: int, gpu: bool, alone: bool = False) -> int:

@@ -20,7 +20,7 @@ from engine.machine.pool import PoolSettings
 from engine.messages.errors import ReadError
 from engine.reading.backends import Backend, backend_for, reads_here
 from engine.reading.local import Executor, Local
-from engine.reading.plan import GROUP, SIZE, MadePlans, ReadPlan, with_outputs
+from engine.reading.plan import GROUP, SIZE, PlansInMemory, ReadPlan, with_outputs
 from engine.reading.protocol import ReaderSpec
 from engine.sources.io.digests import digest
 from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
@@ -63,7 +63,7 @@ def repeat_sample(
         tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if backend.gpu else CPU_BATCH_TOKENS)
         in_other_batches = replace(spec, batch_tokens=max(1, tokens // 2))
     local.specs = [in_other_batches]
-    units = list(backend.read(MadePlans([ReadPlan(reads=plan, wanted=plan.height)])))
+    units = list(backend.read(PlansInMemory([ReadPlan(reads=plan, wanted=plan.height)])))
     if lost := plan.height - sum(unit.done for unit in units):
         raise ReadError(f"{lost} repeated reads were lost; run again")
     outputs = (unit.reads for unit in units if unit.reads is not None)

@@ -37,7 +37,7 @@ from engine.messages.errors import BoundError, ReadError
 from engine.reading.costs import UnitResult
 from engine.reading.ledger import Attempts, planning_of, start_ledger
 from engine.reading.local import USER_ERRORS, Local
-from engine.reading.plan import INPUTS, SIZE, MadePlans, PaceOf, Plans, ReadPlan, Unit
+from engine.reading.plan import INPUTS, SIZE, PaceOf, Plans, PlansInMemory, ReadPlan, Unit
 from engine.reading.protocol import ENGINES, ReadOutput, StartingReader, start
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
 
@@ -83,9 +83,9 @@ class OnRay:
             InputError, WriteError, ReadError: as raised on a worker; a ReadError also if Ray failed.
             BoundError: the next units would pass a bound; units already begun are done.
         """
-        local, pool, is_held = self._local, self._pool, isinstance(plans, MadePlans)
+        local, pool, is_held = self._local, self._pool, isinstance(plans, PlansInMemory)
         limits, ended, refused, bound = limits_of(local.bounds), 0, False, ""
-        if isinstance(plans, MadePlans):
+        if isinstance(plans, PlansInMemory):
             pool = pool.at_most(units := sum(len(list(plan.units())) for plan in plans.by_role))
         if not is_held or units:
             limits.require()
@@ -155,7 +155,7 @@ def _results(plans: Plans, local: Local, pool: Pool, ledger: Any) -> Iterator[pa
     # with GPUs a task has its own CPU, so CPUs bound the tasks; beside other actors it has a tenth.
     cpus = int(ray.cluster_resources().get("CPU", 1))
     planned_at_once = len(rows) if pool.needs.gpus else max(2, cpus, pool.most or 0)
-    commits = not isinstance(plans, MadePlans)
+    commits = not isinstance(plans, PlansInMemory)
     results = dataset.map_batches(
         _plan_batch,
         fn_kwargs={"plans": ray.put(plans), "ledger": ledger},

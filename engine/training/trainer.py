@@ -28,7 +28,7 @@ from transformers.trainer_utils import IntervalStrategy, get_last_checkpoint
 
 from engine.machine import device
 from engine.messages.errors import ReadError
-from engine.reading.plan import INPUTS, output_columns, wanted_reads
+from engine.reading.plan import INPUTS, output_columns, requested_reads
 from engine.reading.protocol import ReadOutput
 from engine.scoring.metrics import score_outputs
 from engine.sources.io.files import temporary_directory
@@ -51,7 +51,7 @@ def measuring(readings: Readings, start: Start, metric: str, share: slice) -> Me
     lists = queries.select(QUERY_ID).join(readings.lists, QUERY_ID, "left", maintain_order="left")
     # As in an evaluation; a query without a list is read without passages.
     lists = lists.with_columns(pl.col(DOC_IDS).fill_null([]))
-    own = wanted_reads(lists, queries, corpus, prompt=start.prompt, fingerprint="")[share]
+    own = requested_reads(lists, queries, corpus, prompt=start.prompt, fingerprint="")[share]
 
     def measure(learner: Learner) -> tuple[float, int]:
         if own.is_empty():

@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import PoolTotals
 from engine.reading.local import Local
-from engine.reading.plan import MadePlans, ReadPlan
+from engine.reading.plan import PlansInMemory, ReadPlan
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.stream_on_ray import OnRay
 from tests.cluster.play import READS, UNIT
@@ -166,7 +166,7 @@ class Stage:
         def run():
             try:
                 sizes = {"least": UNIT, "first": UNIT, "most": UNIT}
-                made = MadePlans([ReadPlan(reads=plan, wanted=plan.height, **sizes)])
+                made = PlansInMemory([ReadPlan(reads=plan, wanted=plan.height, **sizes)])
                 local = host_of(str(self.log), load, pace, sick)([SPEC], [None])
                 pool = decide(PoolSettings(**settings), ACTOR_BYTES)
                 results = OnRay(local, pool, self.say, totals).read(made)

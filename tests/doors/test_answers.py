@@ -17,7 +17,7 @@ from engine.reading.answers import ended_by, rule_of
 from engine.reading.models.decoding import Continuation, Writer
 from engine.reading.models.tokenizing import PromptRead
 from engine.reading.outputs import count_outputs, cut_notes, merge_outputs
-from engine.reading.plan import WANTED, output_columns
+from engine.reading.plan import REQUESTED, output_columns
 from engine.reading.protocol import ReadOutput
 from engine.reading.remote.reader import ApiReader
 from engine.reading.remote.specify import TRIAL
@@ -163,7 +163,7 @@ def noted(outputs, asked=SPEC):
     counts = []
     for part in (outputs[::2], outputs[1::2]):
         rows = [(f"k{text}", text, [text], [text]) for text, *_ in part]
-        reads = pl.DataFrame(rows, schema=WANTED, orient="row").hstack(
+        reads = pl.DataFrame(rows, schema=REQUESTED, orient="row").hstack(
             output_columns(
                 [ReadOutput(text, 1, tokens, False, ended=ended) for text, tokens, ended in part]
             )

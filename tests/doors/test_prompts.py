@@ -12,7 +12,7 @@ from engine.machine.pool import PoolSettings
 from engine.machine.remote import client, limits
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import ReadError
-from engine.reading.plan import WANTED, read_key
+from engine.reading.plan import REQUESTED, read_key
 from engine.reading.reader_settings import ReaderAsk
 from engine.reading.remote.specify import CUT_PROMPT, specify_api
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
@@ -89,7 +89,7 @@ def read(count, tmp_path, given=None, usage=True):
             (read_key(spec.fingerprint, [text]), f"q{n}", [f"d{n}"], [text])
             for n, text in enumerate(given)
         ]
-        wanted = pl.DataFrame(rows, schema=WANTED, orient="row")
+        wanted = pl.DataFrame(rows, schema=REQUESTED, orient="row")
         found, _ = get_reads(wanted, spec, tmp_path, pool=PoolSettings())
         again, costs = get_reads(wanted, spec, tmp_path, pool=PoolSettings())
     assert found["failure"].to_list() == again["failure"].to_list()

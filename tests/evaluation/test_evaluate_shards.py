@@ -121,7 +121,7 @@ def test_shards_have_the_figures_of_the_whole_and_are_taken_up(tmp_path, monkeyp
     assert not list((tmp_path / "shards").rglob("unkept/**/*.parquet"))
     count = len(Scripted.asked)
     if name not in OWN and not asked.draws_queries:
-        monkeypatch.setattr(plans, "wanted_of", None)
+        monkeypatch.setattr(plans, "shard_reads", None)
         monkeypatch.setattr("engine.evaluation.read.score_shard", None)
     again = in_shards(tmp_path, asked, pairs, files, executor=executor)
     assert len(Scripted.asked) == count
@@ -319,7 +319,7 @@ def test_shards_are_taken_up_where_their_scores_would_be_equal_and_reads_in_any_
         left.touch()
         with monkeypatch.context() as patched:
             if place < len(names) and "lists" not in own:
-                patched.setattr(plans, "wanted_of", None)
+                patched.setattr(plans, "shard_reads", None)
                 patched.setattr("engine.evaluation.read.score_shard", None)
             found = in_shards(tmp_path, asked, 30, given)
         assert (len(Scripted.asked), found.readings["reader"].costs.done) == (count, 0)

@@ -24,7 +24,7 @@ from engine.reading import protocol, store
 from engine.reading.backends import NamedExecutor
 from engine.reading.lengths import passage_tokens
 from engine.reading.local import Local
-from engine.reading.plan import MadePlans
+from engine.reading.plan import PlansInMemory
 from engine.reading.reader_settings import ReaderSettings
 from engine.reading.stream_on_ray import unit_rows
 from engine.report.printed import answer_parts
@@ -362,7 +362,7 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
         return list(unit_rows(planner(0, 0), 0, lambda number, role: pace))
 
     def do_first(rows):
-        next(Local([job.spec], [place]).read(MadePlans([planned_again(rows[0])])))
+        next(Local([job.spec], [place]).read(PlansInMemory([planned_again(rows[0])])))
 
     def planned_again(row):
         reads = pl.read_ipc_stream(io.BytesIO(row[3])).with_columns(size=1, group=0)

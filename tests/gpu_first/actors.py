@@ -137,14 +137,14 @@ def trial(
         AssertionError: a read was done twice, or failed.
     """
     from engine.machine.pool import PoolSettings, decide
-    from engine.reading.plan import MadePlans, ReadPlan
+    from engine.reading.plan import PlansInMemory, ReadPlan
     from engine.reading.stream_on_ray import OnRay
 
     made = plan(reads)
     size = scale.on_ray[1] * max(1, int(made["size"].mean() or 1))  # type: ignore[arg-type]
     settings = PoolSettings(actors=actors, gpus_per_actor=gpus)
     plan_of_all = ReadPlan(reads=made, wanted=made.height, least=size, first=size, most=size)
-    plans = MadePlans([plan_of_all])
+    plans = PlansInMemory([plan_of_all])
     outputs: dict[str, str] = {}
     workers: dict[str, float] = {}
     start = first = time.perf_counter()

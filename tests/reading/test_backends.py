@@ -21,7 +21,7 @@ from engine.reading.costs import ReadingCosts, UnitResult, share_costs
 from engine.reading.local import Local
 from engine.reading.plan import (
     OUTPUT_COLUMNS,
-    WANTED,
+    REQUESTED,
     longest_first,
     output_columns,
     read_key,
@@ -43,7 +43,7 @@ def wanted(*texts, query="q", spec=SPEC):
         (read_key(spec.fingerprint, [t]), f"{query}{i}", [f"d{i}"], [t])
         for i, t in enumerate(texts)
     ]
-    return framed(rows, WANTED)
+    return framed(rows, REQUESTED)
 
 
 def ask(texts, directory, reader):

@@ -13,9 +13,9 @@ from engine.reading.costs import (
     ReadingCosts,
     UnitResult,
     merge_kinds,
-    set_wanted,
+    requested_kinds,
+    set_requested,
     unit_kinds,
-    wanted_kinds,
 )
 from engine.reading.plan import Unit
 
@@ -87,9 +87,9 @@ def test_nothing_is_lost_or_counted_twice(seed):
 
 def test_wanted_reads_are_counted_once_by_kind():
     asked = pl.concat([reads((1, 0, 0), (3, 0, 0)), reads((1, 0, 0), (3, 0, 0), (2, 0, 0))])
-    assert wanted_kinds(asked) == {SINGLE: 1, WHOLE: 2}
+    assert requested_kinds(asked) == {SINGLE: 1, WHOLE: 2}
     costs = ReadingCosts(kinds={WHOLE: KindCosts(done=1)})
-    set_wanted(costs, wanted_kinds(asked))
+    set_requested(costs, requested_kinds(asked))
     assert costs.kinds == {
         SINGLE: KindCosts(wanted=1, reused=1),
         WHOLE: KindCosts(wanted=2, reused=1, done=1),

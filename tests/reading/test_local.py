@@ -12,7 +12,7 @@ from engine.messages.errors import BoundError, ReadError, WriteError
 from engine.reading import protocol
 from engine.reading.costs import UnitResult
 from engine.reading.local import Local
-from engine.reading.plan import MadePlans, ReadPlan, Unit
+from engine.reading.plan import PlansInMemory, ReadPlan, Unit
 from engine.reading.protocol import READING_VERSION, ReaderStats, ReadOutput
 from tests.conftest import SPEC, STATS, planned
 from tests.expected import as_expected, refused
@@ -73,7 +73,9 @@ def read(host, texts=("a", "b", "c")):
 
 def cut(texts, size):
     plan = planned(texts)
-    return MadePlans([ReadPlan(reads=plan, wanted=plan.height, least=size, first=size, most=size)])
+    return PlansInMemory(
+        [ReadPlan(reads=plan, wanted=plan.height, least=size, first=size, most=size)]
+    )
 
 
 def firsts(done):

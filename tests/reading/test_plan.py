@@ -12,7 +12,7 @@ from benchmarks._single import default_prompt
 from engine import tables
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading import plan as plans
-from engine.reading.plan import ReadPlan, longest_first, missing_reads, read_key, wanted_reads
+from engine.reading.plan import ReadPlan, longest_first, missing_reads, read_key, requested_reads
 from tests.conftest import SPEC
 from tests.tables import framed
 
@@ -23,7 +23,7 @@ PROMPT = default_prompt("short-answer", "causal", "in-prompt")
 
 def wanted(*rows, fingerprint="f"):
     lists = framed(rows, {"query_id": pl.String, "doc_ids": pl.List(pl.String)})
-    return wanted_reads(lists, QUERIES, CORPUS, prompt=PROMPT, fingerprint=fingerprint)
+    return requested_reads(lists, QUERIES, CORPUS, prompt=PROMPT, fingerprint=fingerprint)
 
 
 def test_queries_with_equal_text_share_the_read_and_stay_two_rows():

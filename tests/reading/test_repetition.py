@@ -13,7 +13,7 @@ from engine.inputs.files import EvaluationInputs
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import ReadError
 from engine.reading.costs import UnitResult
-from engine.reading.plan import INPUTS, WANTED
+from engine.reading.plan import INPUTS, REQUESTED
 from engine.reading.protocol import ReadOutput
 from engine.reading.repetition import draw, repeat_sample
 from engine.tables import FAILURE
@@ -35,7 +35,7 @@ def make_reads(singles=60, lists=6, nothing=2, failed=0):
         + ("broken" if i < failed else None,)
         for i, docs in enumerate(kinds)
     ]
-    return framed(wanted, WANTED), framed(rows, tables.READS | {FAILURE: pl.String()})
+    return framed(wanted, REQUESTED), framed(rows, tables.READS | {FAILURE: pl.String()})
 
 
 class Repeating:
@@ -220,7 +220,7 @@ def repeated(done, role, executor=None):
     job, inputs = done.readings[role], done.inputs
     reads = done.reads.with_columns(pl.lit(None, pl.String).alias("failure"))
     return repeat_sample(
-        job.wanted(reads, inputs.queries, inputs.corpus),
+        job.requested(reads, inputs.queries, inputs.corpus),
         reads,
         job.spec,
         size=64,

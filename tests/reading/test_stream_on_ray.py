@@ -24,7 +24,7 @@ from engine.machine.pool import Pool, PoolSettings, decide
 from engine.messages.errors import ReadError
 from engine.reading import stream_on_ray
 from engine.reading.local import Local
-from engine.reading.plan import MadePlans, ReadPlan, Unit
+from engine.reading.plan import PlansInMemory, ReadPlan, Unit
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.readers import specify
 from engine.reading.stream_on_ray import OnRay, unit_rows
@@ -81,7 +81,7 @@ def host_of(on_text):
 def units_done(*plans, actor=Local, specs=(SPEC,), **more):
     """The units of plans, a reader each, done on actors; this process holds the inputs."""
     more = {"pool": of(2)} | more
-    return OnRay(actor(list(specs), [None] * len(specs)), **more).read(MadePlans(plans))
+    return OnRay(actor(list(specs), [None] * len(specs)), **more).read(PlansInMemory(plans))
 
 
 def by_key(done):
@@ -265,7 +265,7 @@ def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
     spec, _ = specify(str(tiny_t5), augmentation="fid", task="short-answer", dtype="float32")
     texts = [" ".join(f"w{(i * 13 + j) % 97}" for j in range(5 + i % 4)) for i in range(14)]
     plan = plan_of(texts, 4)
-    here = list(Local([spec], [None]).read(MadePlans([plan])))
+    here = list(Local([spec], [None]).read(PlansInMemory([plan])))
     there = sorted(units_done(plan, specs=[spec]), key=lambda one: one.unit.number)
     assert all(unit.stats["peak_memory"] > 2**20 for unit in there)
     assert pl.concat([u.reads for u in there]).equals(pl.concat([u.reads for u in here]))
@@ -294,7 +294,7 @@ def test_what_is_held_is_committed_here_and_shards_on_actors(tmp_path):
     plan = plan_of(6)
     for held in (True, False):
         place, log = folder_at(tmp_path / str(held)), str(tmp_path / f"{held} log")
-        made = MadePlans([plan])
+        made = PlansInMemory([plan])
 
         class Plans:
             shards = (0,)
@@ -353,7 +353,7 @@ def test_an_actor_starts_a_unit_and_commits_another_while_it_reads(tmp_path):
 
     plan = plan_of(["a", "b", "c"], 1)
     on_ray = OnRay(OnActor([SPEC], [None]), of(1))
-    done = on_ray.read(MadePlans([plan]))
+    done = on_ray.read(PlansInMemory([plan]))
     assert [unit.done for unit in done] == [1, 1, 1]
 
 

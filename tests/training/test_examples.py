@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from engine import tables
 from engine.reading import readers
-from engine.reading.plan import INPUTS, wanted_reads
+from engine.reading.plan import INPUTS, requested_reads
 from engine.tables import DOC_IDS, QUERY_ID
 from engine.training.examples import Cuts, ReadingExamples, Readings, order, trainable
 from engine.training.settings import Recipe
@@ -75,7 +75,7 @@ def test_inputs_are_those_of_the_reader_in_an_evaluation_token_for_token(
     spec, prompt = readers.specify(
         str(reader), augmentation=augmentation, task="short-answer", dtype="float32"
     )
-    wanted = wanted_reads(
+    wanted = requested_reads(
         readings.lists, readings.queries, readings.corpus, prompt=prompt, fingerprint="f"
     )
     loaded = readers.load(spec)

@@ -11,7 +11,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from engine.reading import readers
 from engine.reading.models import weights
 from engine.reading.models.conversion import CROSS_BIAS
-from engine.reading.plan import INPUTS, wanted_reads
+from engine.reading.plan import INPUTS, requested_reads
 from engine.training.examples import Example
 from engine.training.learner import Learner, load_learner, save
 from engine.training.start import specify_start
@@ -97,7 +97,7 @@ def test_gradients_depend_neither_on_micro_batches_nor_on_checkpointing(learner)
 
 def inputs_of(start, count=12):
     made = facts(count, 5)
-    return wanted_reads(
+    return requested_reads(
         made.lists, made.queries, made.corpus, prompt=start.prompt, fingerprint="f"
     )[INPUTS].to_list()
 

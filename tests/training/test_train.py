@@ -18,7 +18,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from engine.messages.errors import ReadError, WriteError
 from engine.reading import readers
-from engine.reading.plan import INPUTS, wanted_reads
+from engine.reading.plan import INPUTS, requested_reads
 from engine.reading.protocol import BIASED
 from engine.scoring.metrics import exact_match
 from engine.sources.io.folders import folder_at
@@ -67,7 +67,7 @@ def test_a_tiny_reader_learns_facts_from_nothing(start, tmp_path):
     spec, prompt = readers.specify(
         str(tmp_path / "model"), augmentation="fid", task="short-answer", dtype="float32"
     )
-    wanted = wanted_reads(dev.lists, dev.queries, dev.corpus, prompt=prompt, fingerprint="")
+    wanted = requested_reads(dev.lists, dev.queries, dev.corpus, prompt=prompt, fingerprint="")
     outputs = readers.load(spec).read(wanted[INPUTS].to_list())
     scores = [
         exact_match(output.output, answers)

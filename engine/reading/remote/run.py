@@ -20,7 +20,7 @@ from engine.machine.remote.limits import FEWEST_TOKENS, Limits, StoppedAskingErr
 from engine.messages.errors import InputError, ReadError
 from engine.reading.costs import UnitResult
 from engine.reading.local import Local, refuse_alike
-from engine.reading.plan import INPUTS, MadePlans, Plans, Unit
+from engine.reading.plan import INPUTS, Plans, PlansInMemory, Unit
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.remote.reader import ApiReader, Reply
 from engine.reading.remote.specify import CUT_PROMPT, PromptSize, Window, find_window, is_in_doubt
@@ -59,7 +59,7 @@ class Requests(Local):
 
     def read(self, plans: Plans) -> Iterator[UnitResult]:
         """As ``Backend.read``; the prompts of all shards are counted before the first request if a bound needs it."""
-        if not isinstance(plans, MadePlans):
+        if not isinstance(plans, PlansInMemory):
             self.ahead = sum(
                 spec.api.size("".join(inputs))
                 for role, spec in enumerate(self.specs)

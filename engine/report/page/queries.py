@@ -213,7 +213,7 @@ def _searches(findings: Findings) -> dict[Pair, dict[str, Any]]:
     step = pl.struct(tables.SEARCH, passages, tables.FIRST_USEFUL).sort_by(tables.STEP)
     traces = rows.filter(of_first).group_by(RUN, QUERY_ID).agg(step.head(_STEPS), pl.len())
     return {
-        (run, query_id): {"steps": [[*one.values()] for one in own], "taken": taken}
+        (run, query_id): {"steps": [[*search.values()] for search in own], "taken": taken}
         for run, query_id, own, taken in traces.iter_rows()
     }
 

@@ -118,7 +118,7 @@ def count_reads(
     for job in {entry.job.identity: entry.job for entry in requests}.values():
         same = [entry for entry in requests if entry.job.identity == job.identity]
         lists = pl.concat([entry.reads for entry in same]).unique(maintain_order=True)
-        reads = job.wanted(lists, inputs.queries, inputs.corpus)
+        reads = job.requested(lists, inputs.queries, inputs.corpus)
         # A list of one passage equals the read of that passage alone; an empty list equals the closed-book read.
         least = 1 - any(ask.closed for ask in asks if ask.role == job.ask.role)
         is_read = pl.lit(any(entry.singles for entry in same))

@@ -19,7 +19,7 @@ from engine.machine.pool import PoolSettings
 from engine.reading.models.decoding import padded_length
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
 from engine.reading.models.weights import resolve
-from engine.reading.plan import WANTED, output_columns
+from engine.reading.plan import REQUESTED, output_columns
 from engine.reading.protocol import ReaderSpec
 from engine.reading.repetition import draw, repeat_sample
 from tests.conftest import needs_steady_bf16
@@ -104,7 +104,7 @@ def test_a_certificate_counts_the_bf16_outputs_that_change_in_a_batch_of_one(spe
     changed = {i for i, read in enumerate(READS) if reader.read([read])[0] != together[i]}
     wanted = pl.DataFrame(
         [(f"k{i}", f"q{i}", [f"d{i}"], texts) for i, texts in enumerate(READS)],
-        schema=WANTED,
+        schema=REQUESTED,
         orient="row",
     )
     columns = [*tables.READS, tables.FAILURE]

@@ -17,7 +17,7 @@ from engine.reading import readers
 from engine.reading.local import Local
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.tokenizing import DOES_NOT_FIT
-from engine.reading.plan import INPUTS, MadePlans, ReadPlan
+from engine.reading.plan import INPUTS, PlansInMemory, ReadPlan
 from engine.reading.stream_on_ray import OnRay
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
@@ -216,7 +216,7 @@ def test_an_actor_on_ray_gives_the_same(spec, inputs, expected):
         "read_key": names, "query_id": names, "doc_ids": [[]] * len(names),
         INPUTS: inputs, "size": 1, "group": names,
     })  # fmt: skip
-    made = MadePlans([ReadPlan(reads=plan, wanted=plan.height, first=8)])
+    made = PlansInMemory([ReadPlan(reads=plan, wanted=plan.height, first=8)])
     pool = decide(PoolSettings(actors=1), 2**30)
     done = list(OnRay(Local([spec], [None]), pool).read(made))
     assert all(unit.stats["peak_memory"] > 2**20 for unit in done)
@@ -278,7 +278,7 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.machine.pool import PoolSettings
 from engine.reading.models import vllm_support
-from engine.reading.plan import wanted_reads
+from engine.reading.plan import requested_reads
 from benchmarks._reads import get_reads
 from tests.tables import inputs
 
@@ -303,7 +303,7 @@ if __name__ == "__main__":
     told = {"together": len(starts), "reads": {}}
     for name, reading in roles.items():
         given = inputs()
-        wanted = wanted_reads(
+        wanted = requested_reads(
             reading.wanted, given.queries, given.corpus,
             prompt=reading.prompt, fingerprint=reading.spec.fingerprint,
         )

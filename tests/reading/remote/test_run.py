@@ -13,7 +13,7 @@ from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import ReadError
 from engine.reading.backends import backend_for
 from engine.reading.local import Local
-from engine.reading.plan import WANTED, Unit, read_key
+from engine.reading.plan import REQUESTED, Unit, read_key
 from engine.reading.reader_settings import ReaderAsk
 from engine.reading.remote import run
 from engine.reading.remote.specify import TRIAL, specify_api
@@ -31,7 +31,7 @@ def specify(url, task="short-answer", **settings):
 def wanted(spec, count, text="read this, number {}"):
     texts = [text.format(number) for number in range(count)]
     rows = [(read_key(spec.fingerprint, [t]), f"q{i}", [f"d{i}"], [t]) for i, t in enumerate(texts)]
-    return pl.DataFrame(rows, schema=WANTED, orient="row")
+    return pl.DataFrame(rows, schema=REQUESTED, orient="row")
 
 
 def echo(body):
