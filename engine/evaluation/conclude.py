@@ -128,7 +128,7 @@ def refuse_unjudged(labelled_queries: Mapping[str, int]) -> None:
 def conclude(
     scored: ShardScores, readings: Mapping[str, Job], settings: Settings, shards: InputShards
 ) -> Evaluation:
-    """The evaluation from labels and scores of all queries; tables of ``readings`` are not used.
+    """The evaluation from labels and scores of all queries; ``readings``: the jobs, by role.
 
     Raises:
         InputError: an annotator labelled nothing.

@@ -92,15 +92,15 @@ def evaluate_shards(
 
     Args:
         shards: the inputs, cut at the largest ``k`` of the settings or larger.
-        folder: for the tables of passages, in subfolders (``Evaluation.parts``); the returned evaluations lack
-            these tables. None to hold everything in memory.
+        folder: for labels, traces and reads, in subfolders (``Evaluation.parts``), in place of the returned
+            evaluations. None to hold everything in memory.
 
     Returns:
         The evaluations, one per settings, and the jobs of all settings with their costs.
 
     Raises:
-        InputError: as ``evaluate``, for labels made from texts or by reading only when their shard is scored;
-            another process runs the same evaluation of inputs in a folder.
+        InputError: as ``evaluate``; another process runs the same evaluation of inputs in a folder. Labels made from
+            texts or by reading are refused when their shard is scored, all else before the first shard is read.
         ReadError: reads failed, and ``failed_reads`` is ``error``, or is not set and more than 5% failed.
     """
     start = time.perf_counter()
@@ -268,7 +268,7 @@ def _concluded(run: Run, condition: int, all_reads: Sequence[JobReads]) -> Evalu
 
 
 def _costs(run: Run, role: str, reads: JobReads, scores: Sequence[ShardScores]) -> ReadingCosts:
-    """The costs of a role under a condition; in a study, all its reads count as reused or failed."""
+    """The costs of a role under a condition; a study's conditions share reads, which all count as reused or failed."""
     if len(run.conditions) == 1:
         return reads.costs
     counts = [shard.role_reads[role] for shard in scores]
@@ -277,7 +277,7 @@ def _costs(run: Run, role: str, reads: JobReads, scores: Sequence[ShardScores]) 
 
 
 def _digests(run: Run, shards: InputShards, settings: Settings) -> dict[str, str]:
-    """Digests of the evaluated inputs if the evaluation lacks them: of the shards, or of the whole inputs."""
+    """Digests of inputs that the evaluation does not hold: of the shards, or of the inputs before they were cut."""
     if not run.is_held:
         return {"shards": digest_of_shards(shards)}
     if run.shards is shards:
@@ -353,7 +353,7 @@ def check(shards: InputShards, settings: Settings) -> None:
 
 
 def refuse_partial_corpus(runs: tuple[str, ...], settings: Settings) -> None:
-    """Refuse annotators that need the whole corpus if queries are labelled in parts: each is tried on an empty part."""
+    """Refuse annotators that need the whole corpus, if queries are labelled in parts: try each on an empty part."""
     part = replace(NO_INPUTS, names=runs, is_whole=False)
     nothing = AnnotatorResult(tables.empty(tables.LABELS), tables.empty(tables.TRACES))
     rests_on = {annotator.name: nothing for annotator in settings.resolved.annotators}

@@ -44,7 +44,7 @@ from engine.tables import ANSWERS, DOC_IDS, QUERY, QUERY_ID
 _VERSION = 10
 # Settings that change neither labels nor scores.
 WITHOUT_EFFECT = (
-    # These decide which queries and lists are read, and so the scores.
+    # `until`, `lists` and `width` decide which queries and lists are read, and so the scores.
     *(name for name in BOOTSTRAP_FIELDS if name not in ("until", "lists", "width")),
     "engine",  # the readers' fingerprints name the engine in use
     "memory",
@@ -61,7 +61,7 @@ NO_LISTS = pl.DataFrame(schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)
 
 @dataclass(frozen=True)
 class Job:
-    """The request to a role, its reader, the reader's prompt, and the costs of the reads."""
+    """A reader with its prompt for one role (reading, judging, …), the request, and the costs of the reads."""
 
     ask: Ask
     spec: ReaderSpec
@@ -88,7 +88,7 @@ class Job:
     def requested(
         self, lists: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
     ) -> pl.DataFrame:
-        """Its reads (``plan.REQUESTED``), row by row as in ``lists``."""
+        """The job's reads (``reading.plan.REQUESTED``), row by row as in ``lists``."""
         targets: dict[str, list[str]] | None = None
         if self.spec.scores == "target":
             scored = pl.concat_list(QUERY) if self.ask.task == QUESTION else pl.col(ANSWERS)
@@ -109,16 +109,16 @@ class Context:
 
     Attributes:
         store: the read store, a path or an address.
-        on_progress: called with the distinct reads done and wanted. Until all shards are planned, the wanted reads
-            are an upper estimate.
+        on_progress: called with the distinct reads done and requested, an upper estimate until all shards are
+            planned.
         on_event: called with a line when nodes of the cluster come or go, actors restart, or the job waits.
         on_unit: called as a unit ends, with the name of its role, the unit, the arguments of ``on_progress``, and the
-            totals of its actors, which go on changing. ``wanted`` and ``reused`` of its plan come with the
-            first unit alone, so they add up. Before a role's first unit, it is called with an empty unit.
+            running totals of its actors. Only the first unit of a plan has ``wanted`` and ``reused``, so that
+            they add up. Before a role's first unit, it is called with an empty unit.
         executor: a program of the user's that does the reads instead of the readers, from their
             prompts (docs/guide/python.md). The store keeps its reads under its name if it is a
             ``NamedExecutor``; otherwise they are neither stored nor looked up.
-        host: hosts the readers.
+        host: the class that holds readers and reads units; for tests and observers.
     """
 
     store: Location
@@ -143,7 +143,7 @@ class Run:
         roles: by condition, the jobs by name of the role.
         jobs: the distinct jobs of all conditions.
         parts: by condition, the folder of its shards' tables.
-        unkept: a store for the length of the evaluation, of reads that no later evaluation may look up.
+        unkept: a store of reads that no later evaluation may look up; it lasts as long as the evaluation.
         is_held: whether the driver holds inputs and scores; else they are files, which workers see.
         versions: versions of the driver's packages.
     """
@@ -179,7 +179,7 @@ class Run:
         return self.store if job.spec.is_kept else self.unkept
 
     def before(self, job: Job) -> list[Job]:
-        """Earlier jobs of the same reader, which do the reads that both want."""
+        """Earlier jobs of the same reader: these do the reads that both request."""
         earlier, same = self.jobs[: self.jobs.index(job)], job.spec.fingerprint
         return [other for other in earlier if other.spec.fingerprint == same]
 
@@ -260,8 +260,8 @@ def tell_engines(jobs: Sequence[Job], settings: Settings, on_event: OnEvent) -> 
 def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> str:
     """A digest of all that decides labels and scores: inputs, settings, readers and prompts.
 
-    The names of all runs count apart from the shards: a run that lists nothing for a shard's queries is not in its
-    files, and has scores for them. If the settings are not ``is_lasting``, every call gives another digest.
+    The names of all runs are part of it: a run that lists nothing for a shard's queries is not in the shard's files,
+    and still has scores for these queries. If the settings are not ``is_lasting``, every call gives another digest.
     """
     decisive = {n: value for n, value in settings.flat().items() if n not in WITHOUT_EFFECT}
     readers = [

@@ -1,8 +1,8 @@
 """Plan the reads of a shard: its lists and passages, and the reads that are left to do.
 
 The plan of a shard for a job is kept until all shards are scored. It has all reads at once, or, with lazy labels, the
-reads of the rounds so far: a chooser names the reads that the labels so far leave open. It goes on while the store has
-the answers, so a stopped evaluation resumes there.
+reads of the rounds so far: a chooser names the next reads from the labels so far. While the store has these reads, the
+chooser goes on at once, so a stopped evaluation resumes there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from engine.tables import DOC_ID, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, RANK, READ
 
 
 def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
-    """``run``, ``query_id``, ``doc_ids`` of the lists read, or answered, end to end; ``inputs``: as of ``settings.cut_for``."""
+    """``run``, ``query_id``, ``doc_ids`` of lists to read whole, or with recorded outputs; inputs as of ``settings.cut_for``."""
     runs = inputs.runs
     rows, key = runs.sort(RUN, QUERY_ID, RANK).filter(settings.is_given), [RUN, QUERY_ID]
     listed = rows.group_by(key, maintain_order=True).agg(pl.col(DOC_ID).alias(DOC_IDS))
@@ -111,6 +111,7 @@ class ShardPlans:
     restarts: bool = False
 
     def __call__(self, shard: int, role: int) -> ReadPlan:
+        """The plan of a shard for the job at ``places[role]``: its reads less those in the store, longest first."""
         self.run.refuse_others()
         job, known = self.run.jobs[self.places[role]], self.run.shards.shards
         inputs = self.run.read(shard)
@@ -273,7 +274,7 @@ def with_failures(
 
 
 def _refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:
-    """Refuse choices without a probability, which would silently count as no (NaN: as yes)."""
+    """Refuse choices without a probability: null would count as no, NaN as yes."""
     unsure = reads[tables.CONFIDENCE].is_null() | reads[tables.CONFIDENCE].is_nan().fill_null(False)
     written = reads[FAILURE].is_null() & unsure
     if (spec.choices or spec.scores) and written.any():

@@ -49,8 +49,8 @@ class ShardScores:
 
     Attributes:
         labels, traces, reads: tables of all listed passages; empty in merged scores.
-        further: further tables, or the outcomes that they are concluded from, by the name of the table; merged
-            scores have outcomes only.
+        further: by the name of a further table, the table, or the outcomes by query from which it is concluded;
+            merged scores have outcomes alone.
         query_scores, undefined, downstream, label_lists: see ``engine.tables``.
         reordered: scores with equal scores in another order (``ranking.ties.REORDERED``).
         labelled_queries: the number of queries with labels, by annotator.
@@ -59,7 +59,7 @@ class ShardScores:
         truncated: reads whose input was cut.
         left_out: queries left out of some figure because of failed reads.
         lengths: run, length, and number of the run's lists of that length within the cutoff.
-        role_reads, job_reads: counts of reads by role, and by the key of a job of all settings together.
+        role_reads, job_reads: counts of reads by role, and by the key of a job over all conditions.
     """
 
     queries: int
@@ -271,7 +271,7 @@ def label(
     *,
     reads: pl.DataFrame = _NO_READS,
 ) -> AnnotatorResult:
-    """Have an annotator label the pairs, and check its tables; ``labelled``: at least the labels that it rests on.
+    """Have an annotator label the pairs, and check its tables; ``labelled``: earlier annotators, by name.
 
     Raises:
         ValueError: labels or further tables with wrong columns, or labels in the name of another annotator.
@@ -408,8 +408,7 @@ def refuse_without_threshold(
 ) -> None:
     """Refuse measures that real-valued labels above 1 would turn into means or sums of grades.
 
-    Such a measure passes if the same measure is listed with a threshold, too: then it is for other
-    annotators, and undefined for this one.
+    If the same measure is listed with a threshold, too, it is undefined for this annotator in place of refused.
     """
     # Measures that need a threshold on any real-valued labels only get a note, as for labels up to 1.
     affected = [m for m in undefined_on_graded(measures, above_one=True) if m.takes_labels(True)]
