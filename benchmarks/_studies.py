@@ -48,7 +48,7 @@ from engine.statistics.single_labels import FIRST_LISTS, Estimate, estimate, hal
 from engine.statistics.until import queries_needed
 from engine.tables import LABEL, PROBABILITY, STRATUM, TAU, high_of, low_of
 
-BlockCandidates = dict[str, float]
+StudyFigures = dict[str, float]
 Limits = Mapping[str, tuple[float, float]]
 LEVEL, LEAST, MOST = 0.05, 0.93, 0.97
 _SMALL_P = 0.015
@@ -88,11 +88,11 @@ class Study:
     def numbers(self) -> range:
         return range(self.first, self.first + self.samples)
 
-    def each(self) -> Iterator[BlockCandidates]:
+    def each(self) -> Iterator[StudyFigures]:
         """The figures per sample, 1 and 0 for true and false; NaN for missing ones."""
         raise NotImplementedError
 
-    def further(self, found: Mapping[str, float]) -> BlockCandidates:
+    def further(self, found: Mapping[str, float]) -> StudyFigures:
         """Amounts that follow from the figures of all samples."""
         return {}
 
@@ -120,7 +120,7 @@ class Tau(Study):
         y = graded(outcome, self.share)
         return x, (y > 0).astype(np.float64) if self.outcome == "right" else y
 
-    def each(self) -> Iterator[BlockCandidates]:
+    def each(self) -> Iterator[StudyFigures]:
         r = correlation_for(self.measure, self.share, float(self.truth))
         tau, rho = true_values(self.measure, self.share, r, self.outcome)
         place = SIZES.index(self.n) if self.n in SIZES else self.n
@@ -155,13 +155,13 @@ class Difference(Study):
                 found |= {f"{name} p<=0.05": (0.0, 0.06), f"{name} p<=0.002": (0.0, 0.004)}
         return found
 
-    def each(self) -> Iterator[BlockCandidates]:
+    def each(self) -> Iterator[StudyFigures]:
         pair = self.pair
         seeds = [pair.n, round(pair.share * 1000), *map(ord, pair.seed)]
         drawn = pair.draw(np.random.default_rng(seeds), self.samples)
         for number, (x_a, x_b, y) in enumerate(zip(*drawn, strict=True)):
             tests = difference_tests(x_a, x_b, y, Bootstrap(resamples=self.draws, seed=number))
-            found: BlockCandidates = {}
+            found: StudyFigures = {}
             for name, test, true in zip(("tau", "rho"), tests, pair.differences, strict=True):
                 for level in (0.05, 0.002):
                     found[f"{name} p<={level}"] = float(test.p <= level) if test.p >= 0 else np.nan
@@ -235,7 +235,7 @@ class Clusters(Study):
         y = graded(outcome, self.share)
         return first, second, (y > 0).astype(np.float64) if self.outcome == "right" else y
 
-    def each(self) -> Iterator[BlockCandidates]:
+    def each(self) -> Iterator[StudyFigures]:
         r = correlation_for(self.measure, self.share, self.truth)
         tau, rho = true_values(self.measure, self.share, r, self.outcome)
         mean = self.share if self.outcome == "right" else self.share / 2
@@ -281,7 +281,7 @@ class Alike(Study):
 
     limits: ClassVar[Limits] = {"holds": (0.95, 1), "first": (0, 0.025), "second": (0, 0.025)}
 
-    def each(self) -> Iterator[BlockCandidates]:
+    def each(self) -> Iterator[StudyFigures]:
         place, draw = list(KINDS).index(self.kind), KINDS[self.kind](self.rare)
         for number in self.numbers:
             scores, _ = draw(np.random.default_rng([place, self.n, number]), self.n)
@@ -300,7 +300,7 @@ class Several(Study):
 
     limits: ClassVar[Limits] = {"all": (0.95, 1)}
 
-    def each(self) -> Iterator[BlockCandidates]:
+    def each(self) -> Iterator[StudyFigures]:
         for number in self.numbers:
             rng = np.random.default_rng([list(SEVERAL).index(self.runs), self.n, number])
             scores, means = SEVERAL[self.runs](rng, self.n)
@@ -327,7 +327,7 @@ class Gate(Study):
     )
     family: ClassVar[int] = 3
 
-    def each(self) -> Iterator[BlockCandidates]:
+    def each(self) -> Iterator[StudyFigures]:
         for number in self.numbers:
             rng = np.random.default_rng([list(LOSSES).index(self.loss), self.n, number])
             rows = np.stack(
@@ -352,7 +352,7 @@ class Plan(Study):
     limits: ClassVar[Limits] = {"power": (0.78, 0.83)}
     amounts: ClassVar = {"n": np.mean}
 
-    def each(self) -> Iterator[BlockCandidates]:
+    def each(self) -> Iterator[StudyFigures]:
         place, draw = list(PLANNED).index(self.runs), PLANNED[self.runs]
         # Enough for the true mean: with 100,000 it is off by 3% for small leads, and n by 6%.
         scores, _ = draw(np.random.default_rng(place), 4_000_000)
@@ -437,7 +437,7 @@ class Width(Study):
         lead = paired_intervals(apart, 1.0, confidence=1 - LEVEL, comparisons=1)
         return n, np.array([lead.low[0], lead.high[0]])
 
-    def each(self) -> Iterator[BlockCandidates]:
+    def each(self) -> Iterator[StudyFigures]:
         seed = [int(1000 * self.share), self.graded, self.pair, self.queries, int(100 * self.know)]
         rng, count = np.random.default_rng([*seed, int(10 * self.times)]), self.queries
         pilots = [_of_lists(self.draw(rng), np.arange(count), count) for _ in range(8)]
@@ -460,7 +460,7 @@ class Lists(Study):
     limits: ClassVar[Limits] = {"held": (0.95, 1)}
     amounts: ClassVar = {"width": np.median}
 
-    def each(self) -> Iterator[BlockCandidates]:
+    def each(self) -> Iterator[StudyFigures]:
         share = self.right / self.lists
         drawn_by = Width(share, False, False, self.queries, 1.0, self.know, samples=0)
         for number in self.numbers:
@@ -498,7 +498,7 @@ class Ask(Study):
         drawn = _unlabelled(queries[rng.permutation(queries.height)[:tasks]])
         return preferred(drawn, differing=self.queries, queries=self.queries, level=LEVEL)[1:]
 
-    def each(self) -> Iterator[BlockCandidates]:
+    def each(self) -> Iterator[StudyFigures]:
         true = PREFERENCES[self.runs]
         for number in self.numbers:
             rng = np.random.default_rng([self.tasks, number, 1])
@@ -514,7 +514,7 @@ class Ask(Study):
             holds = {kind: _held(below, true.mean, above) for kind, (below, above) in found.items()}
             yield holds | {"bias": value - true.mean, "width": high - low}
 
-    def further(self, found: Mapping[str, float]) -> BlockCandidates:
+    def further(self, found: Mapping[str, float]) -> StudyFigures:
         times = (0.5, 0.75, 1, 1.4, 2, 3, 4.5, 7)
         sizes = [n for one in times if (n := round(one * self.tasks)) <= self.queries]
         draw, widths = PREFERENCES[self.runs].draw, []

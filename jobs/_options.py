@@ -163,7 +163,10 @@ def options_of(
     texts |= helps or {}
     for name, more in (more_help or {}).items():
         texts[name] += f" {more}"
-    known = {field.name: field.default for field in fields(owner)} | dict(defaults or {})
+    known = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(owner)
+    } | dict(defaults or {})
     return [
         option(name, hints[name], group, texts[name], default)
         for name, default in known.items()

@@ -38,7 +38,7 @@ from engine.sources.runs.forms import WRITTEN
 from engine.sources.runs.read import (
     AT,
     ID,
-    DataSetComparison,
+    RunsAndCorpus,
     read_runs_with_texts,
     split_runs,
     with_ids,
@@ -200,7 +200,7 @@ class LoadedInputs(NamedTuple):
     """
 
     query_set: QuerySet
-    runs: DataSetComparison
+    runs: RunsAndCorpus
     passages: Listed | None = None
     outputs: pl.DataFrame = tables.empty(tables.OUTPUTS)
 
@@ -289,7 +289,7 @@ def read_inputs(
     return replace(inputs, corpus=corpus, runs=lists.read(0))
 
 
-def runs_with_texts(files: InputFiles) -> DataSetComparison:
+def runs_with_texts(files: InputFiles) -> RunsAndCorpus:
     """The runs of an evaluation, with their passages if there is not a single corpus."""
     return read_runs_with_texts(files.run, carried=files.corpus is None, corpora=files.corpora)
 

@@ -2,7 +2,7 @@
 
 Loading weights takes no more memory than they do. transformers maps the files of weights and casts each tensor to the
 precision in use. If the files have another, their mapped pages stay resident until the end: a model stored in bf16
-takes half as much again while it is loaded in fp32. Then, and if ``engine.reading.models.ordered`` replaces tensors,
+takes half as much again while it is loaded in fp32. Then, and if ``engine.reading.models.layers`` replaces tensors,
 files are read tensor by tensor, so that only the few in flight are there twice. Values are the same.
 
 A process with several readers of a model holds its weights once, and a machine's processes load large models

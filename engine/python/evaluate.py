@@ -187,7 +187,8 @@ def _refuse_unused(settings: Settings, tables: Mapping[str, Any]) -> None:
 @contextlib.contextmanager
 def progress(*, shown: bool) -> Iterator[Progress]:
     """A function that receives the numbers of reads done and requested, and shows them."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    notebook = sys.modules.get("IPython") if shown else None
+    shell = notebook.get_ipython() if notebook else None
     if shown and type(shell).__name__ == "ZMQInteractiveShell":
         yield _NotebookLine(importlib.import_module("IPython.display").display)
     elif shown and sys.stderr.isatty():

@@ -252,7 +252,7 @@ def _judgments(judgments: Mapping[Any, Any], name: str) -> Iterator[Record]:
 
 def runs_of(
     runs: Any, *, carried: bool, queries: pl.DataFrame | None = None, k: int = 0
-) -> read.DataSetComparison:
+) -> read.RunsAndCorpus:
     """All runs, in the order of the arguments, with their texts; retrievers are called with ``queries`` and ``k``.
 
     ``carried``: whether runs carry their passages; else they list ids of separate passages. An InputError refuses runs of

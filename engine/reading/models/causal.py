@@ -118,7 +118,7 @@ class CausalReader(PromptReader):
         return self._spec.writes and isinstance(self._model, PackedModel)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
-        return self.start(inputs)()
+        return self._do(_Call(self._reads(inputs)), ahead=False)
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
         """Tokenize prompts; the previous call may read some. See ``engine.reading.protocol.StartingReader``."""
@@ -127,7 +127,7 @@ class CausalReader(PromptReader):
             self._waiting.append(weakref.ref(call))
         return lambda: self._do(call)
 
-    def _do(self, call: _Call) -> list[ReadOutput]:
+    def _do(self, call: _Call, *, ahead: bool = True) -> list[ReadOutput]:
         """Do the reads of a call, and read prompts of the next waiting call while the last answers are written."""
         # In place: another thread may be starting a call.
         for waiting in [other for other in self._waiting if other() in (None, call)]:
@@ -142,7 +142,7 @@ class CausalReader(PromptReader):
                 pass
             answers = [a for a in call.answers.values() if isinstance(a, Continuation)]
             while self._model.is_writing(answers):
-                self._ahead = self._ahead or self._next()
+                self._ahead = self._ahead or (self._next() if ahead else None)
                 if self._ahead is None or not self._passes_ahead(self._ahead):
                     self._model.step()
         except BaseException as error:

@@ -80,14 +80,16 @@ def scan_corpus(
     """
     path = locations.locate(path)
     hashes = IdHashes()
-    is_empty = True
+    rows = 0
     for batch in _batches(path, tolerance(skip_bad)):
-        if distinct and (repeat := hashes.repeat(batch.frame[DOC_ID], _ids(path))):
+        rows += batch.frame.height
+        if distinct and (
+            repeat := hashes.repeat(batch.frame[DOC_ID], itertools.islice(_ids(path), rows))
+        ):
             doc_id, (file, line), (_, first) = repeat
             raise _twice(file, line, doc_id, f"already occurs in line {first}" if first else None)
-        is_empty = is_empty and batch.frame.is_empty()
         yield batch.frame
-    if is_empty:
+    if not rows:
         raise InputError("the corpus is empty", f"give {_WHAT}", "corpus.empty", path=path)
 
 

@@ -303,8 +303,8 @@ def read_in_parts(
                 checked(part)
             checks.refuse_repeats()
         raise
-    results = mapped(lambda part: take(part, in_order(checked(part))), range(parts.count))
-    return checks.name(), list(results)
+    taken = list(mapped(lambda part: take(part, in_order(checked(part))), range(parts.count)))
+    return checks.name(), taken
 
 
 def write_run(frame: pl.DataFrame | Iterable[pl.DataFrame], path: Location) -> None:
@@ -352,7 +352,7 @@ def _lines(frame: pl.DataFrame, path: Path) -> Iterator[str]:
 
 
 _FILE, _KEY = "file", "_key"
-DataSetComparison = tuple[pl.DataFrame, pl.DataFrame | None, Counter[str]]
+RunsAndCorpus = tuple[pl.DataFrame, pl.DataFrame | None, Counter[str]]
 """The run table of all runs, the corpus table of the texts that they carry where that is wanted, and ``forms.Batch.taken`` of all."""
 
 ID = "_id"
@@ -365,7 +365,7 @@ def id_of(text: str) -> str:
 
 def read_runs_with_texts(
     paths: Sequence[Location], *, carried: bool = True, corpora: Sequence[Location] = ()
-) -> DataSetComparison:
+) -> RunsAndCorpus:
     """The runs, as ``read_runs`` gives them, with their own texts if ``carried``, else with the corpora's.
 
     ``corpora`` has every run's corpus, or none: names of runs then contain it, and so do ids of passages with another
@@ -382,7 +382,7 @@ def read_runs_with_texts(
 
 def with_corpus(
     runs: Iterable[TextedRun], paths: Sequence[Location], *, carried: bool = True
-) -> DataSetComparison:
+) -> RunsAndCorpus:
     """As ``read_runs_with_texts``, for runs in memory, read from ``paths``.
 
     An InputError with both places says that a passage has two texts or two titles.
@@ -465,7 +465,7 @@ def split_runs(
     return tuple(files), tuple(behind)
 
 
-def _over(paths: Sequence[Location], corpora: Sequence[Location]) -> DataSetComparison:
+def _over(paths: Sequence[Location], corpora: Sequence[Location]) -> RunsAndCorpus:
     files: dict[str, Location] = {}
     frames: list[pl.DataFrame] = []
     for path, corpus in zip(paths, corpora, strict=True):
