@@ -186,6 +186,9 @@ class AnnotatorResult:
     unjudged: tuple[str, ...] = ()
 
 
+Labelled = AnnotatorResult  # its name in packages of users' annotators
+
+
 class PartialCorpusError(InputError):
     """An annotator accessed the corpus while labelling only a part of an evaluation."""
 
