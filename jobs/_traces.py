@@ -31,7 +31,7 @@ _OWN = re.compile(rf"run-\d+.*\.parquet|{_OUTPUTS}|{STEPS}")
 
 
 class TraceFiles(NamedTuple):
-    """Traces as files: tables by name, the users' files that they are made of, by name, and notes on these."""
+    """Traces as files: tables by name, the users' files behind them, by name, and notes on the files."""
 
     tables: Mapping[str, pl.DataFrame] = {}
     sources: Mapping[str, Location] = {}
@@ -39,7 +39,7 @@ class TraceFiles(NamedTuple):
 
 
 def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], TraceFiles]:
-    """The options with runs and outputs in place of traces, and the files of these.
+    """The options with runs and outputs in place of traces, and their files.
 
     Raises:
         InputError: ``leave_out`` without traces, an input in the folder of these files, or as ``read_traces``.

@@ -56,7 +56,7 @@ class ReaderOptions:
             of a T5, to start from random weights.
         augmentation: How the reader gets its passages. fid: Fusion-in-Decoder, each passage with the question in an
             input of its own, of 250 tokens at most; in-prompt: all passages in one prompt.
-        task: What the reader is asked to do; chooses the prompt.
+        task: The reader's task, which chooses the prompt.
         prompt: Prompt template, as in erag evaluate; use the same one there. By default t5.
         metric: Metric on the development queries:
     """
@@ -76,8 +76,8 @@ class RunningOptions:
         out: Directory for the model, its curve and its page, or an address like s3://….
         checkpoints: Directory of the checkpoints, or an address that every worker reaches; by default checkpoints in
             `out`. They are removed when training has ended.
-        memory: Memory limit of one worker, as in 12GiB; 0 for what the machine has. It changes how many queries go
-            through the model at once, but not what the model learns.
+        memory: Memory limit of a worker, as in 12GiB; 0 for the machine's memory. It changes the number of queries that
+            go through the model at once, not the trained model.
         dry_run: Check everything and print the plan, without training.
     """
 
