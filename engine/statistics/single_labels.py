@@ -153,16 +153,20 @@ def by_place(
     Arguments as for ``unseen``; ``label`` is the mean. No rows if some labels are missing.
     """
     scored = label_lists.join(downstream, on=[RUN, QUERY_ID]).filter(pl.col(LABEL).list.len() > 0)
-    places = pl.int_ranges(1, pl.col(LABEL).list.len() + 1).alias(PLACE)
-    placed = scored.with_columns(places).explode(PLACE, LABEL).sort(RUN, PLACE, QUERY_ID)
-    cells, rows = [], []
-    for (run, k, place), frame in placed.group_by([RUN, K, PLACE], maintain_order=True):
-        x, y = (frame[name].round(DECIMALS).to_numpy() for name in (LABEL, VALUE))
-        ids = tuple(frame[QUERY_ID])
-        cells.append(Cell(str(run), "", "", None, ids, x, y, numbered(ids, clusters)))
-        rows.append({RUN: run, K: k, PLACE: place, tables.N: len(x), LABEL: x.mean()})
-    if placed[LABEL].null_count():
+    if scored[LABEL].explode().null_count():
         return tables.empty(tables.BY_PLACE)
+    cells, rows = list[Cell](), list[dict[str, Any]]()
+    shared: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for (run, k), lists in scored.sort(RUN, QUERY_ID).group_by([RUN, K], maintain_order=True):
+        lengths = lists[LABEL].list.len()
+        # A place at a time: a row for each label would be ten times the lists.
+        for place in range(1, lengths.max() + 1):
+            frame = lists.filter(lengths >= place).with_columns(pl.col(LABEL).list.get(place - 1))
+            x, y = (frame[name].round(DECIMALS).to_numpy() for name in (LABEL, VALUE))
+            ids = tuple(frame[QUERY_ID])
+            ids = shared.setdefault(ids, ids)
+            cells.append(Cell(str(run), "", "", None, ids, x, y, numbered(ids, clusters)))
+            rows.append({RUN: run, K: k, PLACE: place, tables.N: len(x), LABEL: x.mean()})
     for row, result in zip(rows, correlate_cells(cells, bootstrap), strict=True):
         figures = result.correlation
         row |= {RHO: figures.rho, low_of(RHO): figures.rho_low, high_of(RHO): figures.rho_high}
