@@ -210,7 +210,8 @@ def merge(
     whole = {name: pl.concat([getattr(part, name) for part in parts]) for name in names}
     scores, downstream = whole.pop("query_scores"), whole.pop("downstream")
     cell = [ANNOTATOR, tables.MEASURE]
-    scores = scores.join(undefined, on=cell, how="anti", maintain_order="left")
+    if not undefined.is_empty():
+        scores = scores.join(undefined, on=cell, how="anti", maintain_order="left")
     return ShardScores(
         **whole,
         queries=sum(part.queries for part in parts),

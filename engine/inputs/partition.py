@@ -12,7 +12,7 @@ import io
 import json
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -135,8 +135,8 @@ class Partition:
     def digest(self, archive: bytes) -> str:
         return _digest(archive, self.passages.fingerprint, self.k, self.cut_runs)
 
-    def queries(self) -> pl.DataFrame:
-        queries = read_parquet(self.folder.place(_QUERIES))
+    def queries(self, columns: Collection[str] | None = None) -> pl.DataFrame:
+        queries = read_parquet(self.folder.place(_QUERIES), columns)
         return queries if self.only is None else self.only.among(queries)
 
     def first(self, queries: FirstQueries) -> Partition:

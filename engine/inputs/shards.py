@@ -106,8 +106,8 @@ class InputShards(Protocol):
     def only(self) -> FirstQueries | None:
         """The queries that count; None for all."""
 
-    def queries(self) -> pl.DataFrame:
-        """All queries evaluated, in the order of their file, with their ``cluster``."""
+    def queries(self, columns: Collection[str] | None = None) -> pl.DataFrame:
+        """All queries evaluated, in the order of their file, with their ``cluster``; ``columns``: the needed ones."""
 
     def within(self, k: int) -> tuple[int, tuple[Note, ...]]:
         """The number of listed passages that a cutoff leaves in all inputs, and notes that shards do not carry."""
@@ -139,7 +139,7 @@ class InMemoryInputs:
     def read(self, number: int, *, passages: bool = True) -> EvaluationInputs:
         return self.inputs
 
-    def queries(self) -> pl.DataFrame:
+    def queries(self, columns: Collection[str] | None = None) -> pl.DataFrame:
         return self.inputs.queries
 
     def within(self, k: int) -> tuple[int, tuple[Note, ...]]:

@@ -158,10 +158,10 @@ def by_place(
     cells, rows = list[Cell](), list[dict[str, Any]]()
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
     for (run, k), lists in scored.sort(RUN, QUERY_ID).group_by([RUN, K], maintain_order=True):
-        lengths = lists[LABEL].list.len()
         # A place at a time: a row for each label would be ten times the lists.
-        for place in range(1, lengths.max() + 1):
-            frame = lists.filter(lengths >= place).with_columns(pl.col(LABEL).list.get(place - 1))
+        for place in range(1, lists[LABEL].list.len().to_numpy().max() + 1):
+            label = pl.col(LABEL).list.get(place - 1, null_on_oob=True)
+            frame = lists.select(QUERY_ID, VALUE, label).drop_nulls(LABEL)
             x, y = (frame[name].round(DECIMALS).to_numpy() for name in (LABEL, VALUE))
             ids = tuple(frame[QUERY_ID])
             ids = shared.setdefault(ids, ids)
