@@ -266,8 +266,7 @@ QUERY_SCORES: Schema = _texts(RUN, ANNOTATOR, MEASURE, QUERY_ID) | _floats(VALUE
 UNDEFINED: Schema = _texts(ANNOTATOR, MEASURE, NOTE)
 OUTPUTS: Schema = _texts(RUN, QUERY_ID, OUTPUT)
 STEPS: Schema = {
-    RUN: pl.String(),
-    QUERY_ID: pl.String(),
+    **_texts(RUN, QUERY_ID),
     STEP: pl.Int64(),  # of an agent's search for the query, from 1
     SEARCH: pl.String(),  # its text
     DOC_IDS: pl.List(pl.String()),  # ranked
@@ -354,24 +353,20 @@ TRACE_STEPS: Schema = {
     **STEPS,
     ANNOTATOR: pl.String(),
     # New: in no earlier step. Useful: among the new ones. Not again: useful, and in no other step.
-    **dict.fromkeys((PASSAGES, NEW, LABELLED, USEFUL, NOT_AGAIN), pl.Int64()),
+    **_integers(PASSAGES, NEW, LABELLED, USEFUL, NOT_AGAIN),
     **_floats(LABEL, NEW_LABEL),  # means of all and of new passages; null without labelled ones
     FIRST_USEFUL: pl.Boolean(),  # whether it is the first step with a useful passage
 }
 TRACE_QUESTIONS: Schema = {
-    **dict.fromkeys((RUN, QUERY_ID, ANNOTATOR), pl.String()),
-    **dict.fromkeys((STEPS_TAKEN, PASSAGES, FIRST_USEFUL, USEFUL, NOT_AGAIN), pl.Int64()),
+    **_texts(RUN, QUERY_ID, ANNOTATOR),
+    **_integers(STEPS_TAKEN, PASSAGES, FIRST_USEFUL, USEFUL, NOT_AGAIN),
     SCORE: pl.Float64(),  # of the answer; null without one
 }
-TRACE_RUNS: Schema = {
-    **dict.fromkeys((RUN, ANNOTATOR, FIGURE), pl.String()),
-    N: pl.Int64(),
-    **_floats(VALUE, LOW, HIGH),
-}
+TRACE_RUNS: Schema = _texts(RUN, ANNOTATOR, FIGURE) | _integers(N) | _floats(VALUE, LOW, HIGH)
 # Loss: the mean score from whole lists, less that without the step.
 TRACE_CREDIT: Schema = {
-    RUN: pl.String(),
-    **dict.fromkeys((STEP, "questions", "right_before", "turned_wrong"), pl.Int64()),
+    **_texts(RUN),
+    **_integers(STEP, "questions", "right_before", "turned_wrong"),
     **_floats("loss", LOW, HIGH),
 }
 COVERAGE: Schema = {

@@ -28,7 +28,6 @@ from engine.machine.model_files import cache_directory
 from engine.machine.pool import beside_ray
 from engine.messages.errors import InputError
 from engine.messages.wording import listed, quoted
-from engine.reading.local import USER_ERRORS
 from engine.report import across_data_sets as across
 from engine.report import results, traces
 from engine.report.findings import Findings
@@ -56,7 +55,7 @@ from jobs._options import check_numbers, items_of, options_from, with_options, w
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
 from jobs._terminal import say, say_json, standard_output, step, warn_of_code
-from jobs._traces import STEPS, TraceFiles, with_traces, written
+from jobs._traces import TraceFiles, with_traces, written
 
 # Options of the whole study.
 _OF_ALL = ("data", "out", "store", "overwrite", "full", "config")
@@ -224,27 +223,23 @@ def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> 
             context = Context(store=store, on_progress=shown, on_event=event, on_unit=beat.on_unit)
             evaluations, readers = evaluate_shards(shards, settings, context, folder)
             study = study_of(conditions, evaluations, readers) if len(conditions) > 1 else None
-        result = evaluations[0]
-        failed: Exception | None = None
+        result, steps = evaluations[0], request.traces.steps
+        if options["traces"]:
+            step("counting the steps of traces")
+            result = traces.with_traces(result, steps, request.traces.notes)
         try:
-            if (steps := request.traces.tables.get(STEPS)) is not None:
-                step("counting the steps of traces")
-                result = replace(result, notes=(*result.notes, *request.traces.notes))
-                result = traces.with_traces(result, steps)
-                if options["leave_out"]:
-                    with shown_progress() as shown:
-                        again = replace(context, on_progress=shown)
-                        result = traces.with_credit(result, steps, again)
-        except USER_ERRORS as error:
-            failed = error  # after the results so far are written
-        step("writing tables and the page")
-        findings = write_results(result, name_files(files), out, study, origin)
-    if printed:
-        say_json(findings.summary)
-        parts = (full_parts if options["full"] else answer_parts)(findings, folder_at(out).shown())
-        standard_output().print_parts(parts, _worded())
-    if failed:
-        raise failed
+            if options["leave_out"]:
+                with shown_progress() as shown:
+                    context = replace(context, on_progress=shown)
+                    result = traces.with_credit(result, steps, context)
+        finally:  # if these reads fail, the results so far are written
+            step("writing tables and the page")
+            findings = write_results(result, name_files(files), out, study, origin)
+            if printed:
+                say_json(findings.summary)
+                printed_parts = full_parts if options["full"] else answer_parts
+                parts = printed_parts(findings, folder_at(out).shown())
+                standard_output().print_parts(parts, _worded())
     return findings
 
 
@@ -307,7 +302,7 @@ def plan_and_print(options: Mapping[str, Any], plan: forecast.PlanSettings) -> N
             step("preparing the reader")
             more = []
             if request.options["leave_out"]:
-                more = [traces.without_steps(inputs, request.traces.tables[STEPS], settings[0])[:2]]
+                more = [traces.without_steps(inputs, request.traces.steps, settings[0])[:2]]
             store = request.store
             costs = plan_evaluation(
                 inputs, settings, plan, store=store, sample=sample, on_event=event, more=more

@@ -26,28 +26,26 @@ from jobs._evaluation_options import given_files
 from jobs._terminal import step
 
 FOLDER = "traces"
-_OUTPUTS, STEPS = "outputs.parquet", "steps.parquet"
-_OWN = re.compile(rf"run-\d+.*\.parquet|{_OUTPUTS}|{STEPS}")
+_OUTPUTS, _STEPS = "outputs.parquet", "steps.parquet"
+_OWN = re.compile(rf"run-\d+.*\.parquet|{_OUTPUTS}|{_STEPS}")
+Sourced = tuple[pl.DataFrame, Location]
 
 
 class TraceFiles(NamedTuple):
-    """Traces as files: tables by name, the users' files behind them, by name, and notes on the files."""
+    """Traces as tables, by the names of their files, with the user's file behind each; their steps; and notes."""
 
-    tables: Mapping[str, pl.DataFrame] = {}
-    sources: Mapping[str, Location] = {}
+    tables: Mapping[str, Sourced] = {}
+    steps: pl.DataFrame = pl.DataFrame()
     notes: tuple[Note, ...] = ()
 
 
 def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], TraceFiles]:
-    """The options with runs and outputs in place of traces, and their files.
-
-    Raises:
-        InputError: ``leave_out`` without traces, an input in the folder of these files, or as ``read_traces``.
-    """
+    """The options with runs and outputs in place of traces, and their files; an InputError as of ``read_traces``."""
     if options["leave_out"] and not options["traces"]:
         remedy = "give the traces, or leave it out"
         raise InputError("`leave_out` without `traces`", remedy, "settings.traces")
     folder = folder_at(options["out"]) / FOLDER
+    # Before anything is read.
     refuse_overlap(Inputs(given_files(options), {}), Outputs(folders=[folder.at]))
     if not options["traces"] or options["queries"] is None:
         return options, TraceFiles()
@@ -57,44 +55,43 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], TraceFil
     texts = queries.filter(~pl.col(QUERY).is_in(queries[QUERY_ID].implode())).group_by(QUERY)
     own_id = pl.when(pl.len() == 1).then(pl.col(QUERY_ID).first()).otherwise(pl.lit(""))
     ids, every = dict(texts.agg(own_id).iter_rows()), list[Traces]()
-    tables, runs, notes = dict[str, pl.DataFrame](), dict[str, Location](), list[Note]()
+    tables, runs, notes = dict[str, Sourced](), dict[str, Location](), list[Note]()
     for name, file in map(named_file, options["traces"]):
         every.append(read_traces(file, name, carried=not options["corpus"], ids=ids))
         notes += (replace(n, text=f"{file}: {n.text}", about=(str(file),)) for n in every[-1].notes)
         for run in every[-1].runs.partition_by(RUN, maintain_order=True):
             require_new_name(file, name := run[RUN][0], runs)
             safe = re.sub(r"[^\w.-]+", "-", name)[:60]
-            tables[f"run-{len(runs)}-{safe}.parquet"] = run
-    sources = dict(zip((*tables, STEPS, _OUTPUTS), (*runs.values(), file, file), strict=True))
+            tables[f"run-{len(runs)}-{safe}.parquet"] = run, file
     changed = {**options, "run": [*options["run"], *(Path(folder.place(name)) for name in tables)]}
-    tables[STEPS] = pl.concat(traces.steps for traces in every)
+    steps = pl.concat(traces.steps for traces in every)
     answers = pl.concat(traces.outputs for traces in every)
+    tables[_STEPS] = steps, file
     if options["end_to_end"] and not answers.is_empty():
-        tables[_OUTPUTS] = answers
+        tables[_OUTPUTS] = answers, file
         changed["outputs"] = (*options["outputs"], Path(folder.place(_OUTPUTS)))
-    return changed, TraceFiles(tables, sources, tuple(notes))
+    return changed, TraceFiles(tables, steps, tuple(notes))
 
 
 @contextmanager
 def written(files: TraceFiles, out: Location) -> Iterator[None]:
     """Write the files of traces, in place of earlier ones, which come back unless the results are replaced."""
-    results, folder = folder_at(out), folder_at(out) / FOLDER
-    own, before = {*filter(_OWN.fullmatch, folder.names())}, [*results.read_each([SUMMARY])]
-    earlier = {name: folder.read(name) for name in own if files.tables}
-    folder.delete(earlier)
-    for name, table in files.tables.items():
+    results, folder, own = folder_at(out), folder_at(out) / FOLDER, files.tables
+    before, names = [*results.read_each([SUMMARY])], {*filter(_OWN.fullmatch, folder.names())}
+    earlier = {name: folder.read(name) for name in names & own.keys()}
+    for name, (table, _) in own.items():
         table.write_parquet(content := BytesIO())
         folder.write(name, content.getvalue())
     try:
         yield
     except InputError as error:
-        for name, source in files.sources.items():  # users know their own files
+        for name, (_, source) in own.items():  # users know their own files
             if str(error.path) == str(folder.place(name)):
                 parts = error.problem, error.remedy, error.code
                 raise type(error)(*parts, path=source) from None
         raise
     finally:
         is_replaced = [*results.read_each([SUMMARY])] != before
-        folder.delete(own - files.tables.keys() if is_replaced else files.tables)
+        folder.delete(names - own.keys() if is_replaced else own.keys() - names)
         for name, former in earlier.items() if not is_replaced else ():
             folder.write(name, former)

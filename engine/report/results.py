@@ -17,12 +17,11 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, Study
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
-from engine.report import header, label_kit, study_report, summary
+from engine.report import header, label_kit, study_report, summary, traces
 from engine.report.findings import STUDY, Findings
 from engine.report.heartbeat import PROGRESS
 from engine.report.page_files import BESIDE, PAGE, page_files
 from engine.report.summary import REPEATED, SHARDS, STATISTICS, SUMMARY, Origin, conditions_of
-from engine.report.traces import TABLES as TRACES
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
@@ -162,7 +161,7 @@ def write_results(
 
 def _names(settings: Settings) -> list[str]:
     # The files that identify an earlier evaluation are last, so that it is still recognized if half removed.
-    whole = (*_OF_QUERIES, _QUERIES, _CLUSTERS, *STATISTICS, *STUDY, *TRACES)
+    whole = (*_OF_QUERIES, _QUERIES, _CLUSTERS, *STATISTICS, *STUDY, *traces.TABLES)
     names = (*_in_parts(settings), *(f"{name}.parquet" for name in whole))
     return [*(name for name in names if name != _LABELS), REPEATED, PAGE, _LABELS, SUMMARY]
 
@@ -216,7 +215,7 @@ def _write(
     queries = shards.queries().select(list(EVALUATED_QUERIES))
     write_parquet(queries, out / f"{_QUERIES}.parquet")
     _write_unless_empty(result.clusters, out, _CLUSTERS)
-    for name in (*_further(result.settings), *TRACES):
+    for name in (*_further(result.settings), *traces.TABLES):
         _write_unless_empty(result.further_table(name), out, name)
     for name in STATISTICS:
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")

@@ -1,7 +1,7 @@
 """Traces of agents in the results: by step, by question and by run; and the credit of a step, by leaving it out.
 
-A trace is the searches of an agent for one question. A passage is useful if its label is a ``SUCCESS``, as on the page.
-The evaluation itself knows runs alone. Here its labels and scores meet the steps (``tables.STEPS``) behind the runs.
+A passage is useful if its label is a ``SUCCESS``, as on the page. The evaluation itself knows runs alone. Here its labels
+and scores meet the steps (``tables.STEPS``) behind the runs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from engine.evaluation.settings import Settings, cut_for
 from engine.inputs.files import EvaluationInputs
 from engine.inputs.shards import InMemoryInputs
 from engine.labels import from_function
-from engine.labels.registry import LabelSettings
 from engine.messages.notes import Note, count_note
-from engine.ranking.scores import RankingSettings
 from engine.report.findings import Findings, costs_together
 from engine.report.layout import calls_line
 from engine.statistics import leads
@@ -37,13 +35,15 @@ TABLES = ("trace_steps", "trace_questions", "trace_runs", "trace_credit")
 # For an evaluation of lists alone.
 _NOTHING = from_function("nothing", lambda *passage: 0.0)
 _UNLABELLED = "[passage|passages] of traces [has|have] no label: beyond `k`, or not needed"
-_QUESTION, _VARIANT, _NAME = [RUN, QUERY_ID], "variant", "name"
+_QUESTION, _PASSAGE, _NAME = [RUN, QUERY_ID], [RUN, QUERY_ID, DOC_ID], "name"
+Intervals = tuple[Bootstrap, Clusters]
 
 
 def listed(steps: pl.DataFrame) -> pl.DataFrame:
-    """The passages of steps, each once a step, in order: null for a step without any."""
+    """The passages of steps, each once a step, in order, and whether no other step has it; null for a step without any."""
     rows = steps.rename({tables.DOC_IDS: DOC_ID}).explode(DOC_ID, empty_as_null=True)
-    return rows.unique([*_QUESTION, STEP, DOC_ID], keep="first", maintain_order=True)
+    rows = rows.unique([*_PASSAGE, STEP], keep="first", maintain_order=True)
+    return rows.with_columns((pl.len().over(_PASSAGE) == 1).alias(tables.NOT_AGAIN))
 
 
 def trace_steps(
@@ -53,59 +53,48 @@ def trace_steps(
 
     RR: the reciprocal rank of the list's first useful passage. Success@k: whether it is among the first ``k``.
     """
-    passage, step = [*_QUESTION, DOC_ID], [*_QUESTION, STEP, tables.SEARCH, ANNOTATOR]
-    is_listed, useful = pl.col(DOC_ID).is_not_null(), (pl.col(LABEL) >= SUCCESS).fill_null(False)
-    rows = listed(steps).with_columns(
-        (is_listed & (pl.col(STEP).min().over(passage) == pl.col(STEP))).alias(NEW),
-        (pl.len().over(passage) == 1).alias(tables.NOT_AGAIN),
-        pl.int_range(1, pl.len() + 1).over(*_QUESTION, STEP).alias(RANK),
-    )
-    rows = rows.join(
-        pl.DataFrame({ANNOTATOR: annotators}), how="cross", maintain_order="left_right"
-    )
+    is_new, useful = pl.col(STEP) == pl.col(STEP).min().over(_PASSAGE), pl.col(LABEL) >= SUCCESS
+    rows = listed(steps).with_columns(is_new.alias(NEW))
+    rows = rows.join(pl.DataFrame({ANNOTATOR: annotators}), how="cross", maintain_order="left")
     rows = rows.join(labels, on=[QUERY_ID, DOC_ID, ANNOTATOR], how="left", maintain_order="left")
-    first = pl.col(STEP).filter(useful).min().over(*_QUESTION, ANNOTATOR) == pl.col(STEP)
-    at = pl.col(RANK).filter(useful).min()
-    by_step = rows.with_columns(first.alias(tables.FIRST_USEFUL)).group_by(
-        step, maintain_order=True
-    )
-    counts = by_step.agg(
+    at = pl.int_range(1, pl.len() + 1).filter(useful).min()
+    counts = rows.group_by(*_QUESTION, STEP, tables.SEARCH, ANNOTATOR, maintain_order=True).agg(
         pl.col(DOC_ID).drop_nulls().alias(tables.DOC_IDS),
         pl.col(DOC_ID).count().alias(tables.PASSAGES),
-        pl.col(NEW).sum(),
+        pl.col(DOC_ID).filter(NEW).count().alias(NEW),
         pl.col(LABEL).count().alias(tables.LABELLED),
         pl.col(LABEL).mean(),
         pl.col(LABEL).filter(NEW).mean().alias(tables.NEW_LABEL),
         (useful & pl.col(NEW)).sum().alias(tables.USEFUL),
         (useful & pl.col(tables.NOT_AGAIN)).sum().alias(tables.NOT_AGAIN),
-        pl.col(tables.FIRST_USEFUL).any(),
         (1 / at).fill_null(0.0).alias("RR"),
         (at <= k).fill_null(False).cast(pl.Float64).alias(f"Success@{k}"),
     )
+    # The first useful passage of a question is new in its step.
+    first = pl.col(STEP).filter(pl.col(tables.USEFUL) > 0).min().over(*_QUESTION, ANNOTATOR)
+    counts = counts.with_columns(pl.col(STEP).eq_missing(first).alias(tables.FIRST_USEFUL))
     schema = pl.Schema(tables.TRACE_STEPS)
-    return counts.select(*schema, *counts.columns[-2:]).cast(schema)
+    return counts.select(*schema, "RR", f"Success@{k}").cast(schema)
 
 
 def trace_questions(by_step: pl.DataFrame, downstream: pl.DataFrame) -> pl.DataFrame:
     """The table ``trace_questions``, from ``trace_steps`` and the scores of answers: of questions with a step."""
     by_question = by_step.group_by(*_QUESTION, ANNOTATOR, maintain_order=True).agg(
-        pl.len().alias(tables.STEPS_TAKEN),
+        pl.len().cast(pl.Int64).alias(tables.STEPS_TAKEN),
         pl.col(NEW).sum().alias(tables.PASSAGES),
         pl.col(STEP).filter(tables.FIRST_USEFUL).min().alias(tables.FIRST_USEFUL),
         pl.col(tables.USEFUL, tables.NOT_AGAIN).sum(),
     )
     answers = downstream.select(*_QUESTION, pl.col(VALUE).alias(SCORE))
-    scored = by_question.join(answers, on=_QUESTION, how="left", maintain_order="left")
-    schema = pl.Schema(tables.TRACE_QUESTIONS)
-    return scored.select(list(schema)).cast(schema)
+    return by_question.join(answers, on=_QUESTION, how="left", maintain_order="left")
 
 
-def trace_runs(questions: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters) -> pl.DataFrame:
+def trace_runs(questions: pl.DataFrame, intervals: Intervals) -> pl.DataFrame:
     """The table ``trace_runs``: means over the questions of ``trace_questions``, with the intervals of all means.
 
     An interval of counts holds if no question has more than the largest count here. Bounds are NaN without resamples.
     """
-    means = []
+    (bootstrap, clusters), means = intervals, []
     without = pl.col(tables.FIRST_USEFUL).is_null().alias(tables.WITHOUT_USEFUL)
     rows = questions.select(pl.exclude(tables.PASSAGES, SCORE), without, SCORE)
     for names, group in rows.group_by([RUN, ANNOTATOR], maintain_order=True):
@@ -120,58 +109,49 @@ def trace_runs(questions: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters
     return pl.DataFrame(means, schema=tables.TRACE_RUNS, orient="row")
 
 
-def sole_passages(runs: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The listed passages that one step alone brought, and the steps' numbers by list: ``variant``."""
-    sole = listed(steps).filter(pl.len().over(*_QUESTION, DOC_ID) == 1)
-    sole = sole.join(runs, on=[*_QUESTION, DOC_ID], how="semi", maintain_order="left")
-    number = pl.col(STEP).rank("dense").over(_QUESTION).cast(pl.Int64)
-    return sole.with_columns(number.alias(_VARIANT))
+def edited_runs(runs: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Lists whole (step 0), and without the passages that this step alone brought; their rows, with ranks closed up.
 
-
-def edited_runs(runs: pl.DataFrame, edited: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """``run``, ``query_id`` of lists whole and without a step, and their rows with ranks closed up.
-
-    Variant 0 of a run is its lists, variant n its lists without the nth step of ``sole_passages`` that they have.
+    An edited list has the name of its run and its ``step`` for its run (``name`` among the lists).
     """
-    whole = runs.select(*_QUESTION, pl.lit(0, pl.Int64).alias(_VARIANT))
-    lists = pl.concat([whole, edited.select(whole.columns)]).unique()
-    rows = lists.join(runs, on=_QUESTION).join(edited, on=[*lists.columns, DOC_ID], how="anti")
-    name, rank = pl.format("{} {}", RUN, _VARIANT), pl.int_range(1, pl.len() + 1).over(_QUESTION)
-    rows = rows.with_columns(name.alias(RUN)).select(runs.columns).sort(RUN, QUERY_ID, RANK)
-    return lists.select(name.alias(RUN), QUERY_ID), rows.with_columns(rank.alias(RANK))
+    sole = listed(steps).filter(tables.NOT_AGAIN).join(runs, on=_PASSAGE, how="semi")
+    whole = runs.select(*_QUESTION, pl.lit(0, pl.Int64).alias(STEP))
+    lists = pl.concat([whole, sole.select(whole.columns)]).unique()
+    lists = lists.with_columns(pl.format("{} {}", RUN, STEP).alias(_NAME))
+    rows = lists.join(runs, on=_QUESTION).join(sole, on=[*_PASSAGE, STEP], how="anti")
+    rows = rows.with_columns(pl.col(_NAME).alias(RUN)).select(runs.columns)
+    rank = pl.int_range(1, pl.len() + 1).over(_QUESTION)
+    return lists, rows.sort(RUN, QUERY_ID, RANK).with_columns(rank.alias(RANK))
 
 
 def trace_credit(
-    steps: pl.DataFrame,
-    edited: pl.DataFrame,
-    downstream: pl.DataFrame,
-    bootstrap: Bootstrap,
-    clusters: Clusters,
+    steps: pl.DataFrame, lists: pl.DataFrame, downstream: pl.DataFrame, intervals: Intervals
 ) -> pl.DataFrame:
     """The table ``trace_credit``: by run and step, the answers that turn wrong without the passages of this step alone.
 
     ``downstream``: scores of ``edited_runs``; lists without one are left out. The mean loss has the interval of a paired
     difference of two runs (``leads.mean_differences``).
     """
-    variant, credit = edited.select(*_QUESTION, STEP, _VARIANT).unique(), []
-    rows = steps.select(*_QUESTION, STEP).join(variant, on=[*_QUESTION, STEP], how="left")
-    for number, value in ((pl.lit(0), SCORE), (pl.col(_VARIANT).fill_null(0), VALUE)):
-        scores = downstream.select(pl.col(RUN).alias(_NAME), QUERY_ID, pl.col(VALUE).alias(value))
-        rows = rows.with_columns(pl.format("{} {}", RUN, number).alias(_NAME))
-        rows = rows.join(scores, on=[_NAME, QUERY_ID], how="inner")
-    right = pl.col(SCORE) >= SUCCESS
-    counts = pl.len(), right.sum(), (right & (pl.col(VALUE) < SUCCESS)).sum().alias(_NAME)
-    by_step = rows.sort(RUN, STEP, QUERY_ID).group_by(RUN, STEP, maintain_order=True)
-    groups = by_step.agg(*counts, QUERY_ID, VALUE, pl.col(SCORE).alias(LABEL))
-    for *counted, query_ids, without, whole in groups.iter_rows():
-        values, codes = np.array([whole, without]), numbered(query_ids, clusters)
+    scores = lists.join(downstream, left_on=[_NAME, QUERY_ID], right_on=_QUESTION, how="left")
+    scores = scores.with_columns(pl.col(VALUE).fill_null(math.nan))
+    whole = scores.filter(pl.col(STEP) == 0).select(*_QUESTION, pl.col(VALUE).alias(SCORE))
+    rows = steps.select(*_QUESTION, STEP).join(whole, on=_QUESTION)
+    rows = rows.join(scores, on=[*_QUESTION, STEP], how="left")
+    # A step that alone brought no passage has no list of its own: nothing changes without it.
+    rows = rows.with_columns(pl.coalesce(VALUE, SCORE)).drop_nans().sort(RUN, STEP, QUERY_ID)
+    (bootstrap, clusters), credit = intervals, []
+    for names, own in rows.group_by(RUN, STEP, maintain_order=True):
+        right, codes = own[SCORE] >= SUCCESS, numbered(own[QUERY_ID], clusters)
+        turned = right & (own[VALUE] < SUCCESS)
+        values = np.stack([own[SCORE].to_numpy(), own[VALUE].to_numpy()])
         loss = leads.mean_differences(values, 1.0, bootstrap, codes)
-        credit.append((*counted, *(float(column[0]) for column in loss[:3])))
+        counts = own.height, right.sum(), turned.sum()
+        credit.append((*names, *counts, *(float(column[0]) for column in loss[:3])))
     return pl.DataFrame(credit, schema=tables.TRACE_CREDIT, orient="row")
 
 
-def with_traces(result: Evaluation, steps: pl.DataFrame) -> Evaluation:
-    """The evaluation with the tables of its traces (``TABLES``), but for their credit."""
+def with_traces(result: Evaluation, steps: pl.DataFrame, notes: Sequence[Note]) -> Evaluation:
+    """The evaluation with the notes on its traces and their tables (``TABLES``), but for their credit."""
     settings, shards = result.settings, result.shards
     steps = steps.join(shards.queries(), on=QUERY_ID, how="semi", maintain_order="left")
     parts = result.parts.table("labels", shards.shards) if result.parts else [result.labels]
@@ -184,34 +164,30 @@ def with_traces(result: Evaluation, steps: pl.DataFrame) -> Evaluation:
     key = [RUN, QUERY_ID, ANNOTATOR]
     by_step = by_step.join(result.query_scores, on=key, how="semi", maintain_order="left")
     by_question = trace_questions(by_step, result.downstream)
-    frames = [by_step, by_question, trace_runs(by_question, *_how(result))]
+    frames = [by_step, by_question, trace_runs(by_question, _how(result))]
     beyond = pairs.height - labels.select(QUERY_ID, DOC_ID).n_unique()
-    notes = (*result.notes, count_note("unlabelled_passages", beyond, _UNLABELLED))
+    notes = (*result.notes, *notes, count_note("unlabelled_passages", beyond, _UNLABELLED))
     further = {**result.further, **dict(zip(TABLES, frames, strict=False))}
     return replace(result, notes=notes, further=further)
 
 
 def with_credit(result: Evaluation, steps: pl.DataFrame, context: Context) -> Evaluation:
-    """The evaluation with ``trace_credit``, by a second evaluation of all lists in memory; its reads are noted.
-
-    Raises:
-        InputError, ReadError: as ``evaluate_shards``.
-    """
+    """The evaluation with ``trace_credit``, by a second one (``evaluate_shards``) of all lists in memory, with a note."""
     every = [result.shards.read(shard.number) for shard in result.shards.shards]
-    names = ("queries", "runs", "unread")
+    names = ("queries", "runs", "unread", "corpus")
     whole = {name: pl.concat(getattr(shard, name) for shard in every) for name in names}
-    corpus = pl.concat(shard.corpus for shard in every).unique(DOC_ID, maintain_order=True)
-    inputs = replace(every[0], corpus=corpus, **whole)
-    inputs, settings, edits = without_steps(inputs, steps, result.settings)
+    whole["corpus"] = whole["corpus"].unique(DOC_ID, maintain_order=True)
+    inputs = replace(every[0], **whole)
+    inputs, settings, lists = without_steps(inputs, steps, result.settings)
     (evaluation,), jobs = evaluate_shards(InMemoryInputs(inputs), [settings], context)
-    credit = trace_credit(steps, edits, evaluation.downstream, *_how(result))
+    credit = trace_credit(steps, lists, evaluation.downstream, _how(result))
     calls = calls_line(costs_together([job.costs for job in jobs]))
     text = f"for the credit of steps, lists were read whole, and without single steps: {calls}"
     further = {**result.further, TABLES[-1]: credit}
     return replace(result, notes=(*result.notes, Note("steps_left_out", 1, text)), further=further)
 
 
-def _how(result: Evaluation) -> tuple[Bootstrap, Clusters]:
+def _how(result: Evaluation) -> Intervals:
     bootstrap = result.settings.bootstrap
     return bootstrap.at_fixed_n, clusters_of(result.clusters, bootstrap.cluster)
 
@@ -233,27 +209,18 @@ def lines(findings: Findings) -> Iterator[str]:
 def without_steps(
     inputs: EvaluationInputs, steps: pl.DataFrame, settings: Settings
 ) -> tuple[EvaluationInputs, Settings, pl.DataFrame]:
-    """A second evaluation, of lists whole and without single steps, its settings, and the edits (``sole_passages``).
-
-    Lists have the passages that the reader may get.
-    """
-    k = settings.ranking.k
-    settings = replace(
-        settings,
-        reader=replace(settings.reader, end_to_end=True),
-        labels=LabelSettings(annotators=(_NOTHING,)),
-        ranking=RankingSettings(k=k, measures=f"P@{k}"),
-        bootstrap=Bootstrap(resamples=0, seed=settings.bootstrap.seed),
-        running=replace(settings.running, lazy=False),
-    )
+    """A second evaluation, of ``edited_runs`` with the passages that the reader may get; its settings; and its lists."""
+    k, seed = settings.ranking.k, settings.bootstrap.seed
+    of_lists = Settings.of(annotators=(_NOTHING,), k=k, measures=f"P@{k}", resamples=0, seed=seed)
+    reader = replace(settings.reader, end_to_end=True)
+    running = replace(settings.running, lazy=False)
+    settings = replace(of_lists, reader=reader, running=running, api=settings.api)
     cut = cut_for(inputs, [settings])[0]
-    rows = cut.runs.sort(RUN, QUERY_ID, RANK).filter(settings.is_given).select(cut.runs.columns)
+    rows = cut.runs.sort(RUN, QUERY_ID, RANK).filter(settings.is_given)
     rows = rows.join(steps, on=RUN, how="semi", maintain_order="left")
-    rows = rows.join(cut.unread, on=[RUN, QUERY_ID], how="anti", maintain_order="left")
-    edits = sole_passages(rows, steps)
-    lists, runs = edited_runs(rows, edits)
-    names = (*(f"{run} 0" for run in cut.run_names if run in set(steps[RUN])), *lists[RUN].sort())
-    inputs = replace(cut, runs=runs, names=tuple(dict.fromkeys(names)), tables={}, cut_runs=())
-    inputs = replace(inputs, unlabelled=cut.unlabelled.clear(), unread=cut.unread.clear())
-    unread = inputs.lists().join(lists, on=[RUN, QUERY_ID], how="anti")
-    return replace(inputs, unread=unread), settings, edits
+    rows = rows.join(cut.unread, on=_QUESTION, how="anti", maintain_order="left")
+    lists, runs = edited_runs(rows, steps)
+    names, none = tuple(lists[_NAME].unique().sort()), cut.unread.clear()
+    inputs = replace(cut, runs=runs, names=names, tables={}, cut_runs=(), unlabelled=none)
+    unread = inputs.lists().join(lists, left_on=_QUESTION, right_on=[_NAME, QUERY_ID], how="anti")
+    return replace(inputs, unread=unread), settings, lists

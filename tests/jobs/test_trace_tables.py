@@ -163,7 +163,9 @@ def test_what_is_done_is_written_before_an_error_of_the_second_evaluation(
 
     monkeypatch.setattr("engine.report.traces.evaluate_shards", fail)
     assert traced("--leave-out", "steps") == 1
-    assert "calls failed" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "calls failed" in shown.err
+    assert "results -> " in shown.out
     names = {path.name for path in (tmp_path / "out").glob("*.parquet")}
     assert {"trace_steps.parquet", "labels.parquet"} <= names
     assert "trace_credit.parquet" not in names

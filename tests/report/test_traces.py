@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from engine import tables
 from engine.report.traces import (
     edited_runs,
-    sole_passages,
     trace_credit,
     trace_questions,
     trace_runs,
@@ -155,7 +154,7 @@ def test_runs_have_means_over_their_questions():
         ("r", "q2", "one", 4, 5, 3, 1, 1, 0.0),
         ("r", "q3", "one", 1, 5, None, 0, 0, 0.0),
     ]
-    found = trace_runs(framed(rows, tables.TRACE_QUESTIONS), BOOTSTRAP, None)
+    found = trace_runs(framed(rows, tables.TRACE_QUESTIONS), (BOOTSTRAP, None))
     figures = {row["figure"]: row for row in found.to_dicts()}
     # (2 + 4 + 1) / 3 steps; (1 + 3) / 2 until a useful passage, in two questions; one of three without.
     expected = {"steps": 7 / 3, "first_useful": 2.0, "useful": 1.0, "not_again": 2 / 3}
@@ -172,7 +171,7 @@ def test_counts_have_the_intervals_of_means_by_cluster():
     rows = [("r", f"q{i}", "one", 1 if i < 5 else 4, 1, 1, 1, 1, 1.0) for i in range(10)]
     questions, clusters = framed(rows, tables.TRACE_QUESTIONS), {f"q{i}": i // 2 for i in range(10)}
     found = [
-        trace_runs(questions, bootstrap, clusters).filter(figure="steps").row(0, named=True)
+        trace_runs(questions, (bootstrap, clusters)).filter(figure="steps").row(0, named=True)
         for bootstrap in (BOOTSTRAP, Bootstrap(resamples=0))
     ]
     # Shares of the four steps that a question has at most.
@@ -205,23 +204,22 @@ def test_credit_is_counted_as_by_plain_loops(traces, random):
     def score(docs):
         return float("a" in docs or len(docs) > 1)
 
-    edited = sole_passages(runs, steps)
-    lists_read, rows = edited_runs(runs, edited)
+    lists_read, rows = edited_runs(runs, steps)
     read = defaultdict(list)
     for name, query, docs, ranks_read in (
         rows.group_by("run", "query_id", maintain_order=True).agg("doc_id", "rank").iter_rows()
     ):
         assert ranks_read == list(range(1, len(docs) + 1))
         read[name, query] = docs
-    named = {*lists_read.rows()} | {(f"{run} 0", query) for run, query in traces}
+    named = lists_read.select("name", "query_id").rows()
     downstream = framed(
         [(name, query, most, "", score(read[name, query])) for name, query in named],
         tables.DOWNSTREAM,
     )
-    found = trace_credit(steps, edited, downstream, Bootstrap(resamples=0), None)
+    found = trace_credit(steps, lists_read, downstream, (Bootstrap(resamples=0), None))
     expected = defaultdict(list)
     for (run, query), made in traces.items():
-        for number, docs in enumerate(made, 1):
+        for number, docs in enumerate(made if lists[run, query] else (), 1):
             others = {d for other, docs in enumerate(made, 1) if other != number for d in docs}
             left = [d for d in lists[run, query] if d in others or d not in docs]
             expected[run, number].append((score(lists[run, query]), score(left)))
@@ -249,6 +247,7 @@ def test_many_steps_of_a_question_make_few_edited_runs():
         tables.RUNS,
     )
     # No step of q1 alone brought a passage; the second of q2 brought one that the list lacks.
-    lists, rows = edited_runs(runs, sole_passages(runs, steps))
-    assert sorted(lists.rows()) == [("r 0", "q1"), ("r 0", "q2"), ("r 1", "q2")]
+    lists, rows = edited_runs(runs, steps)
+    named = lists.select("name", "query_id").rows()
+    assert sorted(named) == [("r 0", "q1"), ("r 0", "q2"), ("r 1", "q2")]
     assert dict(rows["run"].value_counts().iter_rows()) == {"r 0": 11}

@@ -34,7 +34,7 @@ def out(tmp_path_factory):
     ]
     rows = [("good", "q00", 1, SCRIPT, ["d0"]), *of_q04]
     rows += [("good", "q01", number, "again", ["d1"]) for number in range(1, MANY + 1)]
-    result = with_traces(result, framed(rows, tables.STEPS))
+    result = with_traces(result, framed(rows, tables.STEPS), [])
     found = _evaluating.results.write_results(result, {}, folder / "out")
     make_page(found, folder / "out")
     return folder / "out"
