@@ -20,7 +20,7 @@ from typing import Any
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import quoted
-from engine.sources.fields import QUERY_FIELDS, RESPONSE_FIELDS, first_of
+from engine.sources.fields import QUERY_FIELDS, RESPONSE_FIELDS, first_of, written
 from engine.sources.io.locations import Location
 from engine.sources.io.records import parse_json
 from engine.sources.runs.forms import LINE
@@ -40,34 +40,35 @@ def records_of_spans(
 ) -> tuple[Sequence[tuple[int, Mapping[str, Any]]], list[Note]]:
     """Searches and answers as records of ``read_traces``, and counts of incomplete spans; records of others as they are.
 
-    Raises:
-        InputError: a span without ids or start, or twice; a cycle of spans; a trace without a root or question, or with
-            several roots; two traces of a question; no RETRIEVER span with documents.
+    An InputError refuses a span without ids or start, or twice; a cycle of spans; a trace without a root or question, or
+    with several roots; and two traces of a question.
     """
     if first_of(records[0][1], _TRACE) is None:
         return records, []
-    traces: dict[str, dict[str, Span]] = {}
+    traces: defaultdict[str, dict[str, Span]] = defaultdict(dict)
     for line, record in records:
         span, fault = _flat(record), partial(InputError, path=path, line=line)
-        trace, own, start = first_of(span, _TRACE), first_of(span, _ID), span.get(_START)
-        known = all(isinstance(name, str | int | None) for name in (trace, own, span.get(_PARENT)))
-        if not known or trace is None or own is None or own in traces.setdefault(trace, {}):
+        trace, own, parent = first_of(span, _TRACE), first_of(span, _ID), span.get(_PARENT) or None
+        known = isinstance(trace, str | int) and isinstance(own, str | int)
+        if not known or not isinstance(parent, str | int | None) or own in traces[trace]:
             problem = f"the span {quoted(own)} of trace {quoted(trace)} has no id of its own"
             remedy = "export each span once, with `trace_id` and `span_id`"
             raise fault(problem, remedy, "traces.span")
         try:
-            at = datetime.fromisoformat(str(start))
+            start = datetime.fromisoformat(str(span.get(_START)))
         except ValueError:
-            problem = f"the span {quoted(own)} has the start {quoted(start)}"
+            problem = f"the span {quoted(own)} has the start {quoted(span.get(_START))}"
             raise fault(problem, "write `start_time` in ISO 8601", "traces.time") from None
-        at, parent = at.replace(tzinfo=at.tzinfo or UTC), span.get(_PARENT) or None
-        traces[trace][own] = {**span, _PARENT: parent, _START: at, LINE: line}
+        start = start.replace(tzinfo=start.tzinfo or UTC)
+        traces[trace][own] = {**span, _PARENT: parent, _START: start, LINE: line}
     rows: list[tuple[int, dict[str, Any]]] = []
     queries: dict[tuple[Any, Any], str] = {}
+    lost = 0
     for trace, spans in traces.items():
         searches, here = _searches(path, spans), f"trace {quoted(trace)} has"
         outer = [span for span in spans.values() if span[_PARENT] not in spans]
         roots = [span for span in outer if span[_PARENT] is None] or outer
+        lost += len(outer) - 1
         root, fault = roots[0], partial(InputError, path=path, line=roots[-1][LINE])
         if len(roots) > 1:
             problem = f"{here} {len(roots)} spans without their parents"
@@ -84,11 +85,6 @@ def records_of_spans(
             search = {STEP: step, SEARCH: _text(span, "input"), PASSAGES: span[PASSAGES]}
             rows.append((span[LINE], query | search))
         rows.append((root[LINE], query | {OUTPUT: _text(root, "output")}))
-    if not any(record.get(PASSAGES) for _, record in rows):
-        problem = f"no RETRIEVER span has `{_DOCUMENTS}`"
-        raise InputError(problem, "export them", "traces.passageless", path=path)
-    every = [(span, spans) for spans in traces.values() for span in spans.values()]
-    lost = sum(span[_PARENT] not in spans for span, spans in every) - len(traces)
     empty = sum(record.get(PASSAGES) == [] for _, record in rows)
     return rows, [
         count_note("lost_parents", lost, "[span|spans] whose parent the traces lack"),
@@ -99,18 +95,16 @@ def records_of_spans(
 def _flat(record: Mapping[str, Any]) -> Span:
     """The values in a record by their dotted names, without ``attributes``; documents by place, from 0."""
     flat, waiting = Span(), [("", record)]
-    while waiting:
-        name, value = waiting.pop()
+    for name, value in waiting:  # which grows by the parts of each value
         if isinstance(value, str) and name.endswith(_IN_JSON):
-            with suppress(ValueError):
-                value = parse_json(value)
+            value = written(value) or value
         if isinstance(value, list) and name == _DOCUMENTS:
             value = dict(enumerate(value))
-        if not isinstance(value, dict):
+        if isinstance(value, dict):
+            for key, part in value.items():
+                waiting.append((f"{name}.{key}".strip(".").removeprefix("attributes."), part))
+        else:
             flat[name] = value
-            continue
-        names = (f"{name}.{key}".strip(".").removeprefix("attributes.") for key in value)
-        waiting += zip(names, value.values(), strict=True)
     return flat
 
 
@@ -120,10 +114,9 @@ def _searches(path: Location, spans: Mapping[str, Span]) -> list[Span]:
     try:
         order = [*TopologicalSorter(parents).static_order()]
     except CycleError as error:
-        own = error.args[1][0]
-        problem, remedy = f"the span {quoted(own)} lies within itself", "correct the ids of parents"
-        line = spans[own][LINE]
-        raise InputError(problem, remedy, "traces.cycle", path=path, line=line) from None
+        problem, own = f"the span {quoted(error.args[1][0])} lies within itself", error.args[1][0]
+        fault = partial(InputError, path=path, line=spans[own][LINE])
+        raise fault(problem, "correct the ids of parents", "traces.cycle") from None
     inside, outermost = set[str | None](), []
     for own in order:
         span = spans[own]

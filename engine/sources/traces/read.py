@@ -19,7 +19,7 @@ from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import quoted
-from engine.sources.fields import list_in, text_in
+from engine.sources.fields import list_in
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location, require_file, suffix_of
 from engine.sources.io.parquet import read_parquet
@@ -56,17 +56,13 @@ def read_traces(
     carried: bool = True,
     ids: Mapping[str, str] | None = None,
 ) -> Traces:
-    """Read traces in JSON lines, a JSON array or Parquet, whose rows count as lines.
+    """Read traces in JSON lines, a JSON array or Parquet, whose rows count as lines, or from (line, record)s.
 
-    Args:
-        name: the run of records without ``run``; by default the name of the file.
-        records: (line, record)s in place of the file's.
-        carried: whether the texts of passages count; else ids name passages of a corpus.
-        ids: of queries, by their texts; empty for a text that several have.
+    ``name``: the run of records without ``run``; by default the name of the file. ``carried``: whether the texts of passages
+    count; else ids name passages of a corpus. ``ids``: of queries, by their texts; empty for a text that several have.
 
-    Raises:
-        InputError: steps of a query other than 1, 2, …; an answer before the last step, or two; passages, answers or ids
-            that lack; or as ``records_of_spans``, ``read_records`` and ``with_corpus``.
+    An InputError refuses steps of a query other than 1, 2, …, an answer before the last step, or two, and passages, answers
+    or ids that lack; or is one of ``records_of_spans``, ``read_records`` and ``with_corpus``.
     """
     fault = partial(InputError, path=path)
     records = list(numbered_records(path, WHAT) if records is None else records)
@@ -84,15 +80,15 @@ def read_traces(
     doc_ids = iter(listed[DOC_ID])
     for search in searches:
         search[DOC_IDS] = [*dict.fromkeys(islice(doc_ids, len(search[RESULTS[0]])))]
-    steps = pl.DataFrame(searches, tables.STEPS)
-    runs = steps.explode(DOC_IDS).rename({DOC_IDS: DOC_ID})
-    runs = runs.unique([RUN, QUERY_ID, DOC_ID], keep="first", maintain_order=True)
+    steps = pl.DataFrame(searches, tables.STEPS).with_columns(pl.col(SEARCH).fill_null(""))
+    runs = listed.unique([RUN, QUERY_ID, DOC_ID], keep="first", maintain_order=True)
     place = pl.int_range(1, pl.len() + 1).over(RUN, QUERY_ID)
-    scored = runs.with_columns(place.alias(RANK), (-place).cast(pl.Float64).alias(SCORE))
-    runs = scored.select(list(tables.RUNS))
+    ranked = place.alias(RANK), (-place).cast(pl.Float64).alias(SCORE)
+    runs = runs.with_columns(ranked).select(list(tables.RUNS))
     if lacking := {run for run, _ in traces} - {*runs[RUN]}:
         problem = f"no search of the run {quoted(min(lacking))} lists a passage"
-        raise fault(problem, "record the passages of searches", "traces.passageless")
+        remedy = "record the passages of searches, in spans as `retrieval.documents`"
+        raise fault(problem, remedy, "traces.passageless")
     if corpus is not None and not corpus.is_empty():
         runs = runs.join(corpus, DOC_ID, "left", maintain_order="left")
     again = listed.height - int(steps[DOC_IDS].list.len().sum())
@@ -115,16 +111,15 @@ def _parts(
         if not query_id:
             raise fault(f"{here} the text of several queries", "name its id", "traces.query")
         search: dict[str, Any] = {name: record.get(name) for name in (STEP, SEARCH, OUTPUT)}
-        passages, text, step = list_in(record, RESULTS), search[SEARCH], search[STEP]
+        step, text, passages = search[STEP], search[SEARCH], list_in(record, RESULTS)
         search |= {LINE: line, RUN: run, QUERY_ID: query_id, RESULTS[0]: passages}
-        search[SEARCH] = "" if text is None else text
         own = traces.setdefault((run, query_id), {})
         if passages is not None:
             is_number = type(step) in (int, float)  # pandas writes 1.0 if some value is missing
             if not is_number or step in own:
                 problem = f"{here} the step {quoted(step)}{' twice' * is_number}"
                 raise fault(problem, _NUMBER, "traces.step")
-            if not isinstance(search[SEARCH], str) or not is_text(search[SEARCH]):
+            if not isinstance(text, str | None) or not is_text(text):
                 raise fault(f"{here} the search {quoted(text)}", "write a text", "traces.text")
             own[step] = search
         if search[OUTPUT] is not None:
@@ -136,8 +131,7 @@ def _parts(
         for due, step in enumerate(sorted(own), 1):
             if due != step:
                 problem = f"query {quoted(query_id)} has step {quoted(step)} in place of {due}"
-                line = own[step][LINE]
-                raise InputError(problem, _NUMBER, "traces.step", path=path, line=line)
+                raise InputError(problem, _NUMBER, "traces.step", path=path, line=own[step][LINE])
     outputs = outputs_of([("", path, answers)] * bool(answers))
     for line, answer in answers:
         (run, query_id), step = (answer[RUN], answer[QUERY_ID]), answer[STEP]
@@ -174,10 +168,8 @@ def read_outputs(places: Sequence[Location]) -> pl.DataFrame:
 def outputs_of(files: Iterable[tuple[str, Location, Records]]) -> pl.DataFrame:
     """The outputs (``tables.OUTPUTS``) of records, by the name of their run and their file.
 
-    ``run`` is empty where neither says it; ``query_id`` may be the text of a query.
-
-    Raises:
-        InputError: a file is unreadable or empty; a record lacks a query or an output, or answers a query of a run twice.
+    ``run`` is empty where neither says it; ``query_id`` may be the text of a query. An InputError says that a file is
+    unreadable or empty, or that a record lacks a query or an output, or answers a query of a run twice.
     """
     rows: dict[tuple[str, str], str] = {}
     for name, path, records in files:
@@ -185,7 +177,7 @@ def outputs_of(files: Iterable[tuple[str, Location, Records]]) -> pl.DataFrame:
         for line, record in records:
             fault = partial(InputError, path=path, line=line)
             key = run_of(fault, record) or name, (query_id := query_of(fault, record))
-            output = text_in(record, (OUTPUT,))
+            output = record.get(OUTPUT)
             if not isinstance(output, str) or not is_text(output):
                 problem = f"query {quoted(query_id)} has {quoted(output)} for its output"
                 raise fault(problem, 'write "output" as a text, "" for none', "outputs.text")
