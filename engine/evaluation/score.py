@@ -436,9 +436,8 @@ def _downstream(
     read: Mapping[str, pl.DataFrame],
 ) -> pl.DataFrame:
     if settings.reader.end_to_end == "recorded":
-        outputs, identity = inputs.tables[OUTPUTS], [RUN, QUERY_ID]
-        whole = lists.join(outputs, on=identity, how="left", maintain_order="left")
-        whole = whole.with_columns(pl.lit(None, pl.String).alias(FAILURE))
+        outputs = inputs.tables[OUTPUTS].with_columns(pl.lit(None, pl.String).alias(FAILURE))
+        whole = lists.join(outputs, on=[RUN, QUERY_ID], how="left", maintain_order="left")
     elif not settings.reader.end_to_end or READER.name not in read:
         return tables.empty(tables.DOWNSTREAM)
     else:

@@ -91,7 +91,7 @@ def check_inputs(
     for name, table in judgments.tables.items():
         if tables.BY_TEXT not in table.columns or not table[tables.BY_TEXT].all():
             numbering.see(table[QUERY_ID].unique(maintain_order=True), files.tables[name].path)
-    recorded, noted = _recorded(files, loaded, query_set, queries, lists)
+    recorded, noted = _recorded(judgments, loaded, lists)
     numbering.check()
     passages = passages_of(carried)
     passages.expect(judgments.expected())
@@ -141,20 +141,14 @@ def _notes_on_runs(lists: Lists) -> Iterator[Note]:
 
 
 def _recorded(
-    files: InputFiles,
-    loaded: LoadedInputs | None,
-    query_set: QuerySet,
-    queries: pl.DataFrame,
-    lists: Lists,
+    judgments: Judgments, loaded: LoadedInputs | None, lists: Lists
 ) -> tuple[dict[str, pl.DataFrame], list[Note]]:
-    """The recorded outputs of the ``queries`` evaluated, by id, and notes on lists and outputs that lack each other.
-
-    Raises:
-        InputError: outputs of an unknown run, a run without any, or outputs of none of the queries.
-    """
+    """The recorded outputs of the queries evaluated, by id, and notes on lists and outputs that lack each other."""
+    files, query_set = judgments.files, judgments.query_set
     if not files.outputs:
         return {}, []
-    outputs = read_outputs(files.outputs) if loaded is None else loaded.outputs
+    outputs = loaded.outputs if loaded else None
+    outputs = read_outputs(files.outputs) if outputs is None else outputs
     path, known, names = named_file(files.outputs[0])[1], query_set.table, lists.names
     if len(names) == 1:
         outputs = outputs.with_columns(pl.col(RUN).replace("", names[0]))
@@ -178,9 +172,8 @@ def _recorded(
     what = f"answers none of the {{}} [query|queries] of {query_set.numbering.path}"
     remedy = "name their ids or texts"
     others = count_strangers(outputs[QUERY_ID], known[QUERY_ID], what, remedy=remedy, path=path)
-    own = outputs.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
+    own = outputs.join(judgments.queries, on=QUERY_ID, how="semi", maintain_order="left")
     listed = pl.concat([rows.select(RUN, QUERY_ID).unique() for rows in lists])
-    listed = listed.join(queries, on=QUERY_ID, how="semi")
     what = "[query|queries] of recorded outputs [is|are] not in the queries file"
     notes = [count_note("outputs_of_others", others, what)]
     for part, other, code, what in (
@@ -196,13 +189,13 @@ class LoadedInputs(NamedTuple):
     """Queries and runs in memory, in place of files; ``InputFiles`` then has names for errors.
 
     ``passages``: the store of passages; by default the corpus of the files, or the runs' own texts. ``outputs``: as of
-    ``read_outputs``.
+    ``read_outputs``; by default those of the files.
     """
 
     query_set: QuerySet
     runs: RunsAndCorpus
     passages: Listed | None = None
-    outputs: pl.DataFrame = tables.empty(tables.OUTPUTS)
+    outputs: pl.DataFrame | None = None
 
 
 def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:

@@ -116,7 +116,7 @@ def evaluate(
         limit=fitted("limit", left.pop("limit", None), Positive | None),
         tables={n: table for n in input_tables() if (table := left.pop(n, None)) is not None},
     )
-    settings = _settings(left, metric, annotators, k, recorded=len(inputs.outputs) > 0)
+    settings = _settings(left, metric, annotators, k, recorded=bool(inputs.outputs))
     refuse_lacking_tables(settings, inputs.tables)
     _refuse_unused(settings, inputs.tables)
     named = name_files(inputs.files(settings))

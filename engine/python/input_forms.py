@@ -38,7 +38,6 @@ from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read
 from engine.sources.runs import read
 from engine.sources.runs.forms import is_row, names_runs, records_in
 from engine.sources.traces import read as traces
-from engine.sources.traces.read import outputs_of, read_outputs
 from engine.tables import ANSWERS, DOC_ID, LABEL, OUTPUT, QUERY, QUERY_ID, RUN, SCORE, TEXT
 
 Record = dict[str, Any]
@@ -62,20 +61,19 @@ class UserInputs(NamedTuple):
     tables: Mapping[str, Any] = {}  # annotators' inputs by name
     limit: int | None = None
     ignore_identical_ids: bool = False
-    outputs: pl.DataFrame | tuple[Location, ...] = ()  # recorded, or their files
+    outputs: tuple[Any, ...] = ()  # recorded: their table, or files
 
     def files(self, settings: Settings) -> InputFiles | None:
         """The files, if all inputs are files; None if some are in memory."""
         runs = self.runs if isinstance(self.runs, list | tuple) else [self.runs]
         several = isinstance(self.passages, list | tuple) and all(map(is_path, self.passages))
         corpus = None if several else self.passages
-        outputs = self.outputs if isinstance(self.outputs, tuple) else None
         rest = [value for value in (corpus, self.answers) if value is not None]
-        every = [self.queries, *runs, *self.tables.values(), *rest]
-        if not runs or outputs is None or not all(map(is_path, every)):
+        every = [self.queries, *runs, *self.tables.values(), *rest, *self.outputs]
+        if not runs or not all(map(is_path, every)):
             return None
         paths = located(self.passages, runs, self.tables, input_tables())
-        paths |= {"queries": self.queries, "answers": self.answers, "outputs": outputs}
+        paths |= {"queries": self.queries, "answers": self.answers, "outputs": self.outputs}
         return self.named(settings, **paths)
 
     def named(self, settings: Settings, **files: Any) -> InputFiles:
@@ -103,15 +101,14 @@ def inputs_of(user: UserInputs, settings: Settings) -> EvaluationInputs:
     corpus = None if user.passages is None else f"`{_PASSAGES}`"
     names = tuple(runs[0][RUN].unique(maintain_order=True))
     tables = _tables(user.tables)
-    outputs = (f"`{OUTPUTS}`",) * bool(len(user.outputs))
-    paths = {"queries": queries, "corpus": corpus, "run": names, "outputs": outputs}
+    outputs = next((own for own in user.outputs if not is_path(own)), None)
+    recorded = user.outputs if outputs is None else (f"`{OUTPUTS}`",)
+    paths = {"queries": queries, "corpus": corpus, "run": names, "outputs": recorded}
     named = user.named(settings, tables=tables, **paths)
     retrievers = {n or "run" for n, run in each_run(user.runs) if retriever_of(run) is not None}
     query_set.numbering.own = frozenset(retrievers)
     passages = None if user.passages is None else _passages(user.passages)
-    answers = user.outputs
-    answers = read_outputs(answers) if isinstance(answers, tuple) else answers
-    loaded = LoadedInputs(query_set, runs, passages, answers)
+    loaded = LoadedInputs(query_set, runs, passages, outputs)
     inputs = InMemoryInputs.of_files(named, k=k, loaded=loaded).inputs
     return inputs if is_path(user.queries) else replace(inputs, queries_file=None)
 
@@ -175,8 +172,8 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
     return separate
 
 
-def recorded_outputs(outputs: Any) -> pl.DataFrame | tuple[Location, ...]:
-    """Recorded outputs (``outputs_of``), or their files; none also for the empty frame of traces without answers."""
+def recorded_outputs(outputs: Any) -> tuple[Any, ...]:
+    """The table of recorded outputs (``outputs_of``), or their files; none for a frame of traces without answers."""
     if outputs is None or (isinstance(outputs, pl.DataFrame) and outputs.is_empty()):
         return ()
     several = outputs if isinstance(outputs, list | tuple) else [outputs]
@@ -187,7 +184,7 @@ def recorded_outputs(outputs: Any) -> pl.DataFrame | tuple[Location, ...]:
         named = [(key, own) if isinstance(own, dict) else ("", {key: own}) for key, own in by_key]
         rows = ((run, query, text) for run, own in named for query, text in own.items())
         outputs = [dict(zip((RUN, QUERY_ID, OUTPUT), row, strict=True)) for row in rows]
-    return outputs_of([("", OUTPUTS, enumerate(records(outputs, OUTPUTS), 1))])
+    return (traces.outputs_of([("", OUTPUTS, enumerate(records(outputs, OUTPUTS), 1))]),)
 
 
 def read_traces(given: Any, name: str = "", *, carried: bool = True) -> traces.Traces:
