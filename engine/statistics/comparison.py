@@ -18,9 +18,9 @@ from engine import tables
 from engine.statistics import correlation, difference_tests
 from engine.statistics.arrays import Floats, Ints, Scores
 from engine.statistics.bounded import around, holm
-from engine.statistics.correlation import DECIMALS, Bootstrap, Correlation, describe
+from engine.statistics.correlation import DECIMALS, Bootstrap, Correlation, describe, method_of
 from engine.statistics.difference_tests import DifferenceTest, prepare
-from engine.statistics.methods import inverted_difference
+from engine.statistics.methods import inverted_difference, side
 from engine.statistics.resampling import Draws, replicate
 from engine.tables import ANNOTATOR, MEASURE, METHOD, NOTE, QUERY_ID, RHO, RUN, TAU, VALUE, K
 
@@ -146,10 +146,12 @@ def correlate_cells(
         # Equal columns share memory.
         columns = {column.tobytes(): column for cell in group for column in (cell.x, cell.y)}
         places = {content: place for place, content in enumerate(columns)}
+        methods = (method_of(side(cell.x), side(cell.y), cell.clusters)[0] for cell in group)
+        drawn = intervals and "percentile" in methods
         replicates = replicate(
             np.stack(list(columns.values())),
             [(places[cell.x.tobytes()], places[cell.y.tobytes()]) for cell in group],
-            Draws(bootstrap.resamples if intervals else 0, bootstrap.seed, bootstrap.threads),
+            Draws(bootstrap.resamples if drawn else 0, bootstrap.seed, bootstrap.threads),
             leave_out=bootstrap.resamples > 0,
             clusters=group[0].clusters,
         )
