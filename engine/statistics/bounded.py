@@ -156,7 +156,7 @@ def _along(turned: Floats, powers: Floats, bend: float) -> float | None:
         # Parts beyond the first negligible one do not count, whether or not they grow.
         ended = np.flatnonzero(size - logs > _NOTHING_LEFT)
         counts = slice(ended[0] if len(ended) else None)
-        if bend and (np.diff(size[counts]) < 0).any():
+        if bend and (size[counts][1:] < size[counts][:-1]).any():
             return None
         angle = (np.arctan2(aside, ahead) @ powers)[counts]
         parts = np.exp(-size[counts]) * (np.cos(angle) - 2 * bend * u[counts] * np.sin(angle))

@@ -203,8 +203,8 @@ def _most_likely(shares: Floats, table: Floats, target: float, parts: Parts = _O
         if abs(tau - target) < 1e-4 or influence.max() < 1e-9:
             break
         # Within the reach of cell weights on tau: beyond, no multiplier keeps them positive.
-        room = np.clip([-0.1, 0.1], 0.9 * influence.min(), 0.9 * influence.max())
-        gap = influence - np.clip(target - tau, *room)
+        low, high = max(-0.1, 0.9 * influence.min()), min(0.1, 0.9 * influence.max())
+        gap = influence - min(max(target - tau, low), high)
         nearest = shares / (1 + _multiplier(shares, gap) * gap)
         tried = (1 - weight) * table + weight * nearest / nearest.sum()
         reached, influence_there = _slope(tried, parts)
@@ -219,10 +219,10 @@ def _most_likely(shares: Floats, table: Floats, target: float, parts: Parts = _O
 def _multiplier(shares: Floats, gap: Floats) -> float:
     """The m with sum(shares gap / (1 + m gap)) = 0 for which all 1 + m gap > 0."""
     low, high = (float(edge) * (1 - 1e-9) for edge in (-1 / gap.max(), -1 / gap.min()))
-    at = 0.0
+    at, products = 0.0, shares * gap
     for _ in range(60):
         below = 1 + at * gap
-        value = float((shares * gap / below).sum())
+        value = float((products / below).sum())
         if abs(value) < 1e-10:
             break
         low, high = (at, high) if value > 0 else (low, at)
@@ -235,11 +235,15 @@ def _values(tables: npt.NDArray[Any], parts: Parts) -> Floats:
     """tau and rho of tables (B, ...), or the first's less the second's: shape (2, B)."""
     # Tables last: the following operations then run over rows as long as the number of tables.
     turned = np.ascontiguousarray(np.moveaxis(tables, 0, -1), dtype=np.float64)
+    if parts == _ONE:
+        return _tau_and_rho(turned)
     return reduce(np.subtract, [_tau_and_rho(turned.sum(axis=axes)) for axes in parts])
 
 
 def _slope(table: Floats, parts: Parts) -> tuple[float, Floats]:
     """tau of a table of shares, or the difference; and its derivative by every cell's share."""
+    if parts == _ONE:
+        return _tau_and_influence(table)
     taus, influences = zip(
         *(_tau_and_influence(table.sum(axis=axes)) for axes in parts), strict=True
     )
@@ -249,31 +253,34 @@ def _slope(table: Floats, parts: Parts) -> tuple[float, Floats]:
 
 def _net(table: Floats) -> Floats:
     """For each cell, the weight of its concordant cells less that of its discordant ones."""
-    upto = np.cumsum(table, axis=1)
+    upto = table.cumsum(axis=1)
     by_row = 2 * upto - table - upto[:, -1:]
-    above = np.cumsum(by_row, axis=0)
+    above = by_row.cumsum(axis=0)
     return np.asarray(2 * above - by_row - above[-1:])
 
 
 def _tau_and_rho(tables: Floats) -> Floats:
-    """tau-b and rho of tables of weights (I, J, B): shape (2, B); NaN if a side is constant."""
+    """tau-b and rho of tables of n queries (I, J, B): shape (2, B); NaN if a side is constant."""
     by_x, by_y = tables.sum(axis=1), tables.sum(axis=0)
-    n = by_x.sum(axis=0)
-    ranks = [_ranks(margin, n) for margin in (by_x, by_y)]
-    score = 2 * _score(tables)
+    n = float(by_x[:, 0].sum())
     free = [n**2 - (margin**2).sum(axis=0) for margin in (by_x, by_y)]
-    both = zip((by_x, by_y), ranks, strict=True)
-    spread = [(margin * rank**2).sum(axis=0) for margin, rank in both]
-    shared = ((tables * ranks[1]).sum(axis=1) * ranks[0]).sum(axis=0)
-    least = 1e-12 * n**2
-    defined = (free[0] > least) & (free[1] > least)
+    # The sum of the squares of ranks, as in the correction of rho for ties.
+    spread = [(n**3 - (margin**2 * margin).sum(axis=0)) / 3 for margin in (by_x, by_y)]
+    if 2 in tables.shape[:2]:  # both follow from the ranks on the other side (``pairs``)
+        greater, margin = (tables[1], by_y) if len(tables) == 2 else (tables[:, 1], by_x)
+        score = (greater * _ranks(margin, n)).sum(axis=0)
+        shared = n * score
+    else:
+        score = _score(tables)
+        shared = ((tables * _ranks(by_y, n)).sum(axis=1) * _ranks(by_x, n)).sum(axis=0)
+    defined = (free[0] > 0) & (free[1] > 0)
     below = [np.sqrt(np.where(defined, a * b, 1)) for a, b in (free, spread)]
-    return np.where(defined, np.stack([score / below[0], shared / below[1]]), np.nan)
+    return np.where(defined, np.stack([2 * score / below[0], shared / below[1]]), np.nan)
 
 
-def _ranks(margin: Floats, n: Floats) -> Floats:
+def _ranks(margin: Floats, n: float) -> Floats:
     """Twice the mid-rank per value (I, B) less the mean rank: the weight below less that above."""
-    ranks, below = np.empty_like(margin), -n
+    ranks, below = np.empty_like(margin), np.array(-n)
     for rank, amount in zip(ranks, margin, strict=True):
         np.add(below, amount, out=rank)
         below = rank + amount
