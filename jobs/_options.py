@@ -16,7 +16,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -157,8 +157,7 @@ def options_of(
     ``types``, ``defaults`` and ``helps`` override the fields' for the command line; ``more_help`` is added to the help.
     """
     hints = get_type_hints(owner, include_extras=True) | dict(types or {})
-    docstrings = (docstring_parser.parse(_documentation(base)) for base in owner.__mro__[::-1])
-    described = (param for docstring in docstrings for param in docstring.params)
+    described = (param for base in owner.__mro__[::-1] for param in _documentation(base).params)
     texts = {param.arg_name: " ".join((param.description or "").split()) for param in described}
     texts |= helps or {}
     for name, more in (more_help or {}).items():
@@ -174,12 +173,14 @@ def options_of(
     ]
 
 
-def _documentation(owner: type) -> str:
+@cache  # the texts of every condition of a study need the names of all options
+def _documentation(owner: type) -> docstring_parser.Docstring:
     """The docstring of a class, from its file if Python leaves docstrings out (``PYTHONOPTIMIZE=2``)."""
-    if sys.flags.optimize < 2 or owner is object:
-        return owner.__doc__ or ""
-    (definition,) = ast.parse(inspect.getsource(owner)).body
-    return ast.get_docstring(definition) or "" if isinstance(definition, ast.ClassDef) else ""
+    text = owner.__doc__
+    if sys.flags.optimize >= 2 and owner is not object:
+        (definition,) = ast.parse(inspect.getsource(owner)).body
+        text = ast.get_docstring(definition) if isinstance(definition, ast.ClassDef) else ""
+    return docstring_parser.parse(text or "")
 
 
 def take(owner: type[Instance], options: Mapping[str, Any], **changed: Any) -> Instance:
