@@ -292,9 +292,9 @@ class Findings:
         """The mean of a measure on the labels of an annotator; None if undefined."""
         return self.interval(self.scores(annotator, measure).filter(pl.col(RUN) == run))
 
-    def interval(self, scores: pl.DataFrame) -> Interval | None:
+    def interval(self, scores: pl.DataFrame | None) -> Interval | None:
         """The mean of ``value`` over queries (``query_id``), by clusters if requested; None without queries."""
-        if scores.is_empty():
+        if scores is None or scores.is_empty():
             return None
         until = self.bootstrap.until
         clusters = clusters_of(self.clusters, self.configuration.get("cluster") or until)

@@ -143,14 +143,13 @@ def comparer(
     def compare(
         scored: pl.DataFrame, annotator: str | None, measure: str | None
     ) -> RunScores | None:
-        by_run = {
-            str(run): scores.select(QUERY_ID, VALUE)
-            for (run,), scores in scored.group_by([RUN], maintain_order=True)
-        }
+        each = scored.select(RUN, QUERY_ID, VALUE).partition_by(RUN, as_dict=True)
+        by_run = {str(run): scores for (run,), scores in each.items()}
         if len(by_run) < 2:
             return None
-        shared = next(iter(by_run.values())).select(QUERY_ID).sort(QUERY_ID)
-        for scores in by_run.values():
+        first, *others = by_run.values()
+        shared = first.select(QUERY_ID).sort(QUERY_ID)
+        for scores in others:
             shared = shared.join(scores, on=QUERY_ID, how="semi", maintain_order="left")
         if shared.is_empty():
             return None

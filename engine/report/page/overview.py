@@ -148,8 +148,9 @@ def _measures(findings: Findings) -> Grid:
     measures = list(dict.fromkeys(row[MEASURE] for row in findings.summary["means"]))
     rows = []
     for annotator in findings.primary_measures:
+        scored = [findings.scores(annotator, m).partition_by(RUN, as_dict=True) for m in measures]
         for run in findings.runs:
-            means = (findings.mean(run, annotator, measure) for measure in measures)
+            means = (findings.interval(by_run.get((run,))) for by_run in scored)
             rows.append([annotator, run, *map(grids.mean_cell, means)])
     caption = (
         f"Means over queries with {findings.confidence:.0%} intervals of each mean: every ranking measure of every run, "
