@@ -75,6 +75,27 @@ def test_erag_engine_is_another_name_of_engine(tmp_path):
     assert done.stdout.count("nothing") == 2
 
 
+def test_arrow_and_polars_give_freed_memory_back_unless_users_set_allocators(tmp_path, monkeypatch):
+    code = (
+        "import os, engine.tables, pyarrow\n"
+        "print(pyarrow.default_memory_pool().backend_name, os.environ['_RJEM_MALLOC_CONF'])"
+    )
+    for own, pool, decay in (
+        ({}, "system", "dirty_decay_ms:50,muzzy_decay_ms:0"),
+        (
+            {"ARROW_DEFAULT_MEMORY_POOL": "mimalloc", "_RJEM_MALLOC_CONF": "dirty_decay_ms:7"},
+            "mimalloc",
+            "dirty_decay_ms:7",
+        ),
+    ):
+        for name in ("ARROW_DEFAULT_MEMORY_POOL", "_RJEM_MALLOC_CONF"):
+            monkeypatch.delenv(name, raising=False)
+        done = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=ROOT, **own)
+        shown_pool, conf = done.stdout.split()
+        # Polars writes its defaults before the user's, and the last ones count.
+        assert (shown_pool, conf.endswith(decay)) == (pool, True), conf
+
+
 def test_a_package_of_the_users_is_no_obstacle_for_the_command(foreign):
     path = f".:{ROOT}:{ALIAS}"
     done = run(sys.executable, "-m", "erag_engine", "--version", cwd=foreign, PYTHONPATH=path)
