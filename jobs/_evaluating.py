@@ -224,11 +224,11 @@ def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> 
             evaluations, readers = evaluate_shards(shards, settings, context, folder)
             study = study_of(conditions, evaluations, readers) if len(conditions) > 1 else None
         result, steps = evaluations[0], request.traces.steps
-        if options["traces"]:
+        if request.traces.tables:
             step("counting the steps of traces")
             result = traces.with_traces(result, steps, request.traces.notes)
         try:
-            if options["leave_out"]:
+            if request.traces.tables and options["leave_out"]:
                 with shown_progress() as shown:
                     context = replace(context, on_progress=shown)
                     result = traces.with_credit(result, steps, context)
