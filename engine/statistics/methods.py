@@ -264,8 +264,8 @@ def _tau_and_rho(tables: Floats) -> Floats:
     by_x, by_y = tables.sum(axis=1), tables.sum(axis=0)
     n = float(by_x[:, 0].sum())
     free = [n**2 - (margin**2).sum(axis=0) for margin in (by_x, by_y)]
-    # The sum of the squares of ranks, as in the correction of rho for ties.
-    spread = [(n**3 - (margin**2 * margin).sum(axis=0)) / 3 for margin in (by_x, by_y)]
+    # The sum of the squares of ranks: a third of n^3 less the cubes of the margin, without their cancellation.
+    spread = [(m * (n - m) * (n + m)).sum(axis=0) / 3 for m in (by_x, by_y)]
     if 2 in tables.shape[:2]:  # both follow from the ranks on the other side (``pairs``)
         greater, margin = (tables[1], by_y) if len(tables) == 2 else (tables[:, 1], by_x)
         score = (greater * _ranks(margin, n)).sum(axis=0)

@@ -11,10 +11,11 @@ from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
 from engine.reading.backends import NamedExecutor
 from engine.reading.costs import ReadingCosts, UnitResult
+from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReadOutput
 from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries
-from jobs import demo
+from jobs import _evaluating, demo
 from tests.commands import erag
 from tests.conftest import make_run
 from tests.expected import as_expected, refused
@@ -176,6 +177,21 @@ def test_all_questions_are_read_wherever_they_are_asked_for(quick, monkeypatch, 
     assert erag("demo", "--task", "claims", "--out", str(tmp_path)) == 0
     assert [done[:2] for done in evaluated] == [(110, 110), (42, 42)]
     assert timed == []
+
+
+def test_the_demo_writes_its_results(quick, monkeypatch, tmp_path):
+    def evaluate(request):
+        (settings,) = request.conditions.values()
+        settings = settings.but(reader="none", functions=(none,), dtype=None)
+        conditions = dict.fromkeys(request.conditions, settings)
+        _evaluating.evaluate_and_report(request._replace(conditions=conditions))
+
+    none = ReaderFunction(lambda prompts: ["none"] * len(prompts), "none", "1")
+    monkeypatch.setattr(demo, "best_dtype", lambda: "bfloat16")
+    monkeypatch.setattr(demo, "evaluate_and_report", evaluate)
+    assert erag("demo", "--actors", 0, "--out", tmp_path / "out") == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["end_to_end"][0]["value"], summary["end_to_end"][0]["n"]) == (0.0, 64)
 
 
 @pytest.mark.slow
