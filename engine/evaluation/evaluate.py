@@ -261,6 +261,7 @@ def _concluded(run: Run, condition: int, all_reads: Sequence[JobReads]) -> Evalu
     scored = merge(scores, settings, runs=shards.runs, passages=passages)
     scored = replace(scored, notes=(*notes, *scored.notes))
     scores.clear()  # the statistics need the merged scores alone
+    tables.give_back_freed_memory()
     evaluation = conclude(scored, readings, settings, shards)
     if run.is_held:
         return replace(evaluation, inputs=run.read(0)[condition])

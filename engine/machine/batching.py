@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 from collections.abc import Callable, Generator, Sequence
@@ -27,6 +28,8 @@ _MOST_PATIENCE = 64
 # Words that identify a lack of memory in a failed read's reason.
 OUT_OF_MEMORY = "out of memory"
 MORE_MEMORY = "give it more `memory`"
+# The parameter of glibc's mallopt, and bytes: by default they grow to 32 MiB with the buffers freed.
+_MMAP_THRESHOLD, _KEPT = -3, 2**18
 
 
 @dataclass(frozen=True)
@@ -174,3 +177,9 @@ def machine_memory() -> int:
             text = Path(limit_file).read_text(encoding="ascii").strip()
             total = min(total, int(text)) if text.isdigit() else total
     return total
+
+
+def give_back_large_buffers() -> None:
+    """From now on, return each freed buffer of 256 KiB or more to the system."""
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _KEPT)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from engine.machine import nodes
-from engine.machine.batching import machine_memory
+from engine.machine.batching import give_back_large_buffers, machine_memory
 from engine.machine.nodes import Needs, Node
 from engine.messages.checked import Amount, CheckedSettings, Range
 from engine.messages.errors import InputError
@@ -358,6 +358,7 @@ def beside_ray(
     if pool.in_process:
         check()
         return work(on_progress=on_progress)
+    give_back_large_buffers()  # this process loads no model, which would reuse them
 
     with ExitStack() as requests:
 

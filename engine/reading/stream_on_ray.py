@@ -39,7 +39,7 @@ from engine.reading.ledger import Attempts, planning_of, start_ledger
 from engine.reading.local import USER_ERRORS, Local
 from engine.reading.plan import INPUTS, SIZE, PaceOf, Plans, PlansInMemory, ReadPlan, Unit
 from engine.reading.protocol import ENGINES, ReadOutput, StartingReader, start
-from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
+from engine.tables import DOC_IDS, QUERY_ID, READ_KEY, give_back_freed_memory
 
 # The range of numbers reserved in the whole job for a shard's units, and for its reads: above either count.
 NUMBERS = 2**40
@@ -89,6 +89,7 @@ class OnRay:
             pool = pool.at_most(units := sum(len(list(plan.units())) for plan in plans.by_role))
         if not is_held or units:
             limits.require()
+        give_back_freed_memory()  # of checks, for reading may take hours
         folder = tempfile.TemporaryDirectory(prefix="erag-units-")
         # Ray Data requests nodes by the paces of stages: planning that waits would look like the slow stage, and no
         # node would be requested. So only the object store bounds planning if an autoscaler may add nodes.

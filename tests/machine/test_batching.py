@@ -1,3 +1,8 @@
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +17,7 @@ from engine.machine.batching import (
 )
 from tests.expected import as_expected
 
+ROOT = Path(__file__).parent.parent.parent
 COST = MemoryCost(per_row=10, per_token=2, per_pair=0.1)
 
 
@@ -80,3 +86,31 @@ def test_an_allowance_is_halved_recovers_and_tries_again_ever_more_rarely():
     assert allowance.bytes == 300
     allowance.ran_out(least=10_000)
     assert allowance.bytes == 800  # no more than the whole
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="sets a limit of glibc's")
+def test_large_buffers_are_given_back_when_freed_whatever_was_freed_before():
+    code = """
+import sys
+from engine.machine import batching
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
+if sys.argv[1:]:
+    batching.give_back_large_buffers()
+before, pairs = resident(), []
+large = bytearray(2**24)
+del large
+for _ in range(200):
+    large = bytearray(2**19)
+    large[::4096] = b"a" * 128  # each of its pages
+    pairs.append((large, bytearray(2**12)))
+del large
+pairs = [small for _, small in pairs]
+print(resident() - before)
+"""
+    how = {"capture_output": True, "text": True, "check": True, "cwd": ROOT}
+    freed, back = (
+        int(subprocess.run([sys.executable, "-c", code, *more], **how).stdout)
+        for more in ((), ("back",))
+    )
+    assert back < 20 < 80 < freed
