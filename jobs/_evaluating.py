@@ -28,7 +28,6 @@ from engine.machine.model_files import cache_directory
 from engine.machine.pool import beside_ray
 from engine.messages.errors import InputError
 from engine.messages.wording import listed, quoted
-from engine.reading.local import USER_ERRORS
 from engine.report import across_data_sets as across
 from engine.report import results, traces
 from engine.report.findings import Findings
@@ -225,25 +224,18 @@ def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> 
             evaluations, readers = evaluate_shards(shards, settings, context, folder)
             study = study_of(conditions, evaluations, readers) if len(conditions) > 1 else None
         result, steps = evaluations[0], request.traces.steps
-        failed: Exception | None = None
-        try:
-            if request.traces.tables:
-                step("counting the steps of traces")
-                result = traces.with_traces(result, steps, request.traces.notes)
-                if options["leave_out"]:
-                    with shown_progress() as shown:
-                        again = replace(context, on_progress=shown)
-                        result = traces.with_credit(result, steps, again)
-        except USER_ERRORS as error:
-            failed = error  # after the results so far are written
+        if request.traces.tables:
+            step("counting the steps of traces")
+            result = traces.with_traces(result, steps, request.traces.notes)
+            if options["leave_out"]:
+                with shown_progress() as shown:
+                    result = traces.with_credit(result, steps, replace(context, on_progress=shown))
         step("writing tables and the page")
         findings = write_results(result, name_files(files), out, study, origin)
     if printed:
         say_json(findings.summary)
         parts = (full_parts if options["full"] else answer_parts)(findings, folder_at(out).shown())
         standard_output().print_parts(parts, _worded())
-    if failed:
-        raise failed
     return findings
 
 

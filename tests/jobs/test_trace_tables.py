@@ -155,20 +155,19 @@ def test_credit_in_shards_is_that_of_the_whole(traced, tmp_path):
     assert calls(tmp_path) == 32
 
 
-def test_what_is_done_is_written_before_an_error_of_the_second_evaluation(
-    traced, tmp_path, monkeypatch, capsys
-):
+def test_reads_stay_stored_where_the_second_evaluation_fails(traced, tmp_path, monkeypatch, capsys):
     def fail(*given):
         raise ReadError("calls failed")
 
-    monkeypatch.setattr("engine.report.traces.evaluate_shards", fail)
-    assert traced("--leave-out", "steps") == 1
-    shown = capsys.readouterr()
-    assert "calls failed" in shown.err
-    assert "results -> " in shown.out
-    names = {path.name for path in (tmp_path / "out").glob("*.parquet")}
-    assert {"trace_steps.parquet", "labels.parquet"} <= names
-    assert "trace_credit.parquet" not in names
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.report.traces.evaluate_shards", fail)
+        assert traced("--leave-out", "steps") == 1
+    assert "calls failed" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "summary.json").exists()
+    assert calls(tmp_path) == 14
+    # The same command goes on.
+    assert traced("--leave-out", "steps") == 0
+    assert calls(tmp_path) == 32
 
 
 def test_a_refused_evaluation_leaves_earlier_traces(traced, tmp_path):
