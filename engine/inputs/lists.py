@@ -31,7 +31,7 @@ from engine.sources.passages.index import Listed
 from engine.sources.queries.buckets import BUCKETS, Counts, Range, buckets_of
 from engine.sources.runs import read
 from engine.sources.runs.forms import LINE, SCHEMA, Batch
-from engine.sources.runs.read import ID, OnePart, read_in_parts, with_ids
+from engine.sources.runs.read import ID, OnePart, read_in_parts, with_ids, with_query_ids
 from engine.sources.runs.scan import bytes_of, line_of
 from engine.sources.strangers import QueryNumbers
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE, STATED_RANK, TEXT
@@ -317,8 +317,7 @@ class _ReadingRuns:
     def _listed(self, number: int, part: int, rows: pl.DataFrame, *, by_text: bool) -> _OfPart:
         queries = self.parts.queries(part)
         if by_text:
-            ids = queries.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
-            rows = with_ids(rows, ids, QUERY_ID).sort(QUERY_ID, RANK)
+            rows = with_query_ids(rows, queries).sort(QUERY_ID, RANK)
         first, has_some = rows[QUERY_ID][0] if rows.height else None, False
         if self.ignores:  # a list of its query alone is an empty one, and no stranger's
             evaluated = queries.filter(IS_EVALUATED)

@@ -42,6 +42,7 @@ from engine.sources.runs.read import (
     read_runs_with_texts,
     split_runs,
     with_ids,
+    with_query_ids,
 )
 from engine.sources.runs.scan import runs_within
 from engine.sources.strangers import count_strangers, refuse_strangers
@@ -144,45 +145,38 @@ def _recorded(
     judgments: Judgments, loaded: LoadedInputs | None, lists: Lists
 ) -> tuple[dict[str, pl.DataFrame], list[Note]]:
     """The recorded outputs of the queries evaluated, by id, and notes on lists and outputs that lack each other."""
-    files, query_set = judgments.files, judgments.query_set
+    files, query_set, names = judgments.files, judgments.query_set, lists.names
     if not files.outputs:
         return {}, []
     outputs = loaded.outputs if loaded else None
     outputs = read_outputs(files.outputs) if outputs is None else outputs
-    path, known, names = named_file(files.outputs[0])[1], query_set.table, lists.names
+    path, known, key = named_file(files.outputs[0])[1], query_set.table, [RUN, QUERY_ID]
     if len(names) == 1:
         outputs = outputs.with_columns(pl.col(RUN).replace("", names[0]))
-    answered = outputs[RUN].unique(maintain_order=True).to_list()
-    if strange := [name for name in answered if name not in names]:
-        problem = f"has outputs of the run {quoted(strange[0])}" if strange[0] else "names no run"
-        remedy = f"name one of {', '.join(names)}, as in RUN=FILE"
-        raise InputError(problem, remedy, "outputs.run", path=path)
-    # A score by the reader here would not compare with a recorded one.
-    if lacking := [name for name in names if name not in answered]:
-        problem = f"has no output of the run {quoted(lacking[0])}"
-        raise InputError(problem, "give those, or leave the run out", "outputs.lacking", path=path)
+    # Of every run: a score by the reader here would not compare with a recorded one.
+    if (answered := {*outputs[RUN]}) != {*names}:
+        problem = f"has outputs of the runs {sorted(answered)}, and lists are of {sorted(names)}"
+        raise InputError(problem, "give each its outputs, as in RUN=FILE", "outputs.run", path=path)
     if outputs[QUERY_ID].is_in(known[QUERY_ID].implode()).any():
         query_set.numbering.see(outputs[QUERY_ID], path)
-    else:
-        texts = known.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
-        outputs = with_ids(outputs, texts, QUERY_ID).unique(maintain_order=True)
-    if (twice := outputs.filter(outputs.select(RUN, QUERY_ID).is_duplicated())).height:
-        problem = f"query {quoted(twice[QUERY_ID][0])} has two outputs of one run"
-        raise InputError(problem, "keep one", "outputs.twice", path=path)
+    outputs = with_query_ids(outputs, known)
+    for run, query_id in outputs.filter(outputs.select(key).is_duplicated()).select(key).rows():
+        problem = f"query {quoted(query_id)} has two outputs of the run {quoted(run)}"
+        raise InputError(problem, "keep one", "outputs.twice")
     what = f"answers none of the {{}} [query|queries] of {query_set.numbering.path}"
     remedy = "name their ids or texts"
     others = count_strangers(outputs[QUERY_ID], known[QUERY_ID], what, remedy=remedy, path=path)
-    own = outputs.join(judgments.queries, on=QUERY_ID, how="semi", maintain_order="left")
-    listed = pl.concat([rows.select(RUN, QUERY_ID).unique() for rows in lists])
     what = "[query|queries] of recorded outputs [is|are] not in the queries file"
     notes = [count_note("outputs_of_others", others, what)]
-    for part, other, code, what in (
-        (listed, own, "unanswered_lists", _UNANSWERED),
-        (own, listed, "unlisted_outputs", _UNLISTED),
+    own = outputs.join(judgments.queries, on=QUERY_ID, how="semi", maintain_order="left")
+    listed = pl.concat([rows.select(key).unique() for rows in lists])
+    for code, part, other, what in (
+        ("unanswered_lists", listed, own, _UNANSWERED),
+        ("unlisted_outputs", own, listed, _UNLISTED),
     ):
-        alone = part.join(other, on=[RUN, QUERY_ID], how="anti")[RUN].value_counts().sort(RUN)
+        alone = part.join(other, on=key, how="anti")[RUN].value_counts().sort(RUN)
         notes += [count_note(code, amount, what, about=(run,)) for run, amount in alone.rows()]
-    return {OUTPUTS: own.select(RUN, QUERY_ID, OUTPUT)}, notes
+    return {OUTPUTS: own.select(*key, OUTPUT)}, notes
 
 
 class LoadedInputs(NamedTuple):

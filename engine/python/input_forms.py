@@ -184,7 +184,7 @@ def recorded_outputs(outputs: Any) -> tuple[Any, ...]:
         named = [(key, own) if isinstance(own, dict) else ("", {key: own}) for key, own in by_key]
         rows = ((run, query, text) for run, own in named for query, text in own.items())
         outputs = [dict(zip((RUN, QUERY_ID, OUTPUT), row, strict=True)) for row in rows]
-    return (traces.outputs_of([("", OUTPUTS, enumerate(records(outputs, OUTPUTS), 1))]),)
+    return (traces.outputs_of(OUTPUTS, enumerate(records(outputs, OUTPUTS), 1)),)
 
 
 def read_traces(given: Any, name: str = "", *, carried: bool = True) -> traces.Traces:

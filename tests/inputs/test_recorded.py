@@ -99,13 +99,17 @@ def test_lists_and_outputs_without_each_other_are_noted(tmp_path):
 @pytest.mark.parametrize(
     ("code", "outputs", "options"),
     [
-        ("outputs.lacking", {"near": {"q0": "x"}}, {}),
+        ("outputs.run", {"near": {"q0": "x"}}, {}),
         ("outputs.run", {"near": {"q0": "x"}, "far": {"q0": "x"}, "third": {"q0": "x"}}, {}),
         ("outputs.run", {"q0": "x"}, {}),
         ("inputs.strangers", {"near": {"z": "x"}, "far": {"z": "x"}}, {}),
         ("outputs.text", {"near": {"q0": None}, "far": {"q0": "x"}}, {}),
-        ("outputs.none", {}, {}),
-        ("outputs.twice", [{"run": "near", "query_id": "q0", "output": "x"}] * 2, {}),
+        ("outputs.run", {}, {}),
+        (
+            "outputs.twice",
+            [{"run": run, "query_id": "q0", "output": "x"} for run in ("near", "far", "near")],
+            {},
+        ),
         ("runs.queryless", [{"run": "near", "output": "x"}], {}),
         ("settings.outputs", {"near": {"q0": "x"}, "far": {"q0": "x"}}, {"end_to_end": False}),
         ("settings.listless", {"near": {"q0": "x"}, "far": {"q0": "x"}}, {"lists": 0.5}),
@@ -143,8 +147,6 @@ def test_files_name_their_run(tmp_path, monkeypatch):
     assert table["run"].to_list() == ["near"] * 4 + ["far"] * 4
     assert named_file("c=d.csv") == ("", "c=d.csv")  # a file of this name
     assert read_outputs(["c=d.csv"])["run"].to_list() == [""] * 4
-    with refused("outputs.twice", path="a.jsonl", line=1):
-        read_outputs(["near=a.jsonl", "near=a.jsonl"])
     (tmp_path / "a.jsonl").write_text(
         '{"query_id": 1, "output": "x"}\n{"query_id": 1, "output": 2}\n'
     )

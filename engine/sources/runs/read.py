@@ -422,6 +422,13 @@ def with_ids(rows: pl.DataFrame, ids: pl.DataFrame, column: str) -> pl.DataFrame
     return renamed.with_columns(pl.coalesce(ID, column).alias(column)).drop(ID, _KEY)
 
 
+def with_query_ids(rows: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
+    """Rows with ids of queries instead of their texts; an id that is also another's text stays."""
+    texts = queries.filter(~pl.col(tables.QUERY).is_in(queries[QUERY_ID].implode()))
+    texts = texts.select(pl.col(tables.QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
+    return with_ids(rows, texts, QUERY_ID)
+
+
 def _refuse_conflict(texts: pl.DataFrame, column: str, paths: Sequence[Location]) -> None:
     """Refuse a passage with two texts, or with two titles (none is not another)."""
     stated = texts.filter(pl.col(column) != "") if column == TITLE else texts

@@ -12,9 +12,8 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
-from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from engine.messages.errors import InputError
@@ -40,8 +39,8 @@ def records_of_spans(
 ) -> tuple[Sequence[tuple[int, Mapping[str, Any]]], list[Note]]:
     """Searches and answers as records of ``read_traces``, and counts of incomplete spans; records of others as they are.
 
-    An InputError refuses a span without ids or start, or twice; a cycle of spans; a trace without a root or question, or
-    with several roots; and two traces of a question.
+    An InputError refuses a span without ids or start, or twice; a cycle of spans; and a trace without a root or question,
+    or with several roots.
     """
     if first_of(records[0][1], _TRACE) is None:
         return records, []
@@ -55,15 +54,12 @@ def records_of_spans(
             remedy = "export each span once, with `trace_id` and `span_id`"
             raise fault(problem, remedy, "traces.span")
         try:
-            start = datetime.fromisoformat(str(span.get(_START)))
-        except ValueError:
+            start = datetime.fromisoformat(str(span.get(_START))).timestamp()
+        except (ValueError, OverflowError):
             problem = f"the span {quoted(own)} has the start {quoted(span.get(_START))}"
             raise fault(problem, "write `start_time` in ISO 8601", "traces.time") from None
-        start = start.replace(tzinfo=start.tzinfo or UTC)
         traces[trace][own] = {**span, _PARENT: parent, _START: start, LINE: line}
-    rows: list[tuple[int, dict[str, Any]]] = []
-    queries: dict[tuple[Any, Any], str] = {}
-    lost = 0
+    rows, lost = list[tuple[int, dict[str, Any]]](), 0
     for trace, spans in traces.items():
         searches, here = _searches(path, spans), f"trace {quoted(trace)} has"
         outer = [span for span in spans.values() if span[_PARENT] not in spans]
@@ -75,20 +71,16 @@ def records_of_spans(
             raise fault(problem, "export whole traces, of one question each", "traces.root")
         query_id, run = root.get("metadata.query_id"), root.get("metadata.run")
         query = {RUN: run, QUERY_ID: query_id, QUERY: _text(root, "input")}
-        question = query_id or query[QUERY]
-        if not isinstance(question, str | int) or not isinstance(run, str | None):
+        if first_of(query, (QUERY_ID, QUERY)) is None:
             raise fault(f"{here} no question", "write it into `input.value`", "traces.question")
-        if (other := queries.setdefault((run, question), trace)) != trace:
-            problem = f"{here} the question of trace {quoted(other)}"
-            raise fault(problem, "keep one, or name runs by `metadata.run`", "traces.question")
         for step, span in enumerate(searches, 1):
             search = {STEP: step, SEARCH: _text(span, "input"), PASSAGES: span[PASSAGES]}
             rows.append((span[LINE], query | search))
         rows.append((root[LINE], query | {OUTPUT: _text(root, "output")}))
-    empty = sum(record.get(PASSAGES) == [] for _, record in rows)
+    empty, file = sum(record.get(PASSAGES) == [] for _, record in rows), [str(path)]
     return rows, [
-        count_note("lost_parents", lost, "[span|spans] whose parent the traces lack"),
-        count_note("empty_searches", empty, "RETRIEVER [span|spans] without documents"),
+        count_note("lost_parents", lost, "[span|spans] of {} without the parent", about=file),
+        count_note("empty_searches", empty, "[search|searches] of {} without passages", about=file),
     ]
 
 
@@ -108,32 +100,30 @@ def _flat(record: Mapping[str, Any]) -> Span:
     return flat
 
 
-def _searches(path: Location, spans: Mapping[str, Span]) -> list[Span]:
+def _searches(path: Location, spans: Mapping[Any, Span]) -> list[Span]:
     """RETRIEVER spans, with their passages, that lie within no other with documents; by time."""
-    parents = {own: {span[_PARENT]} & spans.keys() for own, span in spans.items()}
-    try:
-        order = [*TopologicalSorter(parents).static_order()]
-    except CycleError as error:
-        problem, own = f"the span {quoted(error.args[1][0])} lies within itself", error.args[1][0]
-        fault = partial(InputError, path=path, line=spans[own][LINE])
-        raise fault(problem, "correct the ids of parents", "traces.cycle") from None
-    inside, outermost = set[str | None](), []
-    for own in order:
+    children = defaultdict[Any, list[Any]](list)
+    for own, span in spans.items():
+        children[span[_PARENT] if span[_PARENT] in spans else None].append(own)
+    searches, waiting = list[Span](), [(own, False) for own in children[None]]
+    for own, is_inside in waiting:  # which grows by the children of each
         span = spans[own]
-        if span[_PARENT] in inside:
-            inside.add(own)
-        elif str(first_of(span, _KIND)).upper() == "RETRIEVER":
+        if not is_inside and str(first_of(span, _KIND)).upper() == "RETRIEVER":
             documents: defaultdict[int, dict[str, Any]] = defaultdict(dict)
             # The own id after one in the metadata. A frame has nulls for documents that only other spans have.
             for name in sorted(span, key=lambda name: ".metadata." not in name):
                 if (match := _DOCUMENT.fullmatch(name)) and span[name] is not None:
                     documents[int(match[1])][match[2]] = span[name]
-            span[PASSAGES] = [
-                texts for _, texts in sorted(documents.items()) if any(texts.values())
-            ]
-            outermost.append(span)
-            inside |= {own} if span[PASSAGES] else set()
-    return sorted(outermost, key=lambda span: (span[_START], span[LINE]))
+            span[PASSAGES] = [doc for _, doc in sorted(documents.items()) if any(doc.values())]
+            searches.append(span)
+            is_inside = bool(span[PASSAGES])
+        waiting += [(child, is_inside) for child in children[own]]
+    reached = dict(waiting)
+    if lost := [own for own in spans if own not in reached]:
+        problem = f"the span {quoted(lost[0])} lies within itself, or in one that does"
+        fault = partial(InputError, path=path, line=spans[lost[0]][LINE])
+        raise fault(problem, "correct the ids of parents", "traces.cycle")
+    return sorted(searches, key=lambda span: (span[_START], span[LINE]))
 
 
 def _text(span: Span, side: str) -> str | None:

@@ -1,11 +1,12 @@
 """Traces of agents as runs, steps and recorded outputs; and recorded outputs, the answers of the users' own system, alone.
 
 A record is a search: ``query_id`` (or ``query``), ``step`` (1, 2, …), ``search`` (its text), ``passages`` as in records
-of runs, and perhaps ``run``. ``output`` is the answer, in a record of its own or in that of the last step.
+of runs, and perhaps ``run``. ``output`` is the answer, in a record of its own or in that of a search.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -15,9 +16,8 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from engine import tables
-from engine.messages.characters import composed
 from engine.messages.errors import InputError
-from engine.messages.notes import Note, count_note
+from engine.messages.notes import Note
 from engine.messages.wording import quoted
 from engine.sources.fields import list_in
 from engine.sources.io.files import is_text
@@ -30,11 +30,12 @@ from engine.sources.traces.openinference import records_of_spans
 from engine.tables import DOC_ID, DOC_IDS, OUTPUT, QUERY_ID, RANK, RUN, SCORE, SEARCH, STEP
 
 Records = Iterable[tuple[int, Mapping[str, Any]]]
+_Search = dict[str, Any]
 _OUTPUTS = (
-    'recorded outputs in JSONL, JSON, CSV or Parquet: {"query_id": …, "output": text}, and "run"'
+    'recorded outputs in JSONL, JSON, CSV or Parquet: {"query_id": …, "output": …}, and "run"'
 )
 WHAT = 'traces: {"query_id": …, "step": 1, "search": …, "passages": […]}, or spans of OpenInference'
-_NUMBER = "number the searches of each query 1, 2, … in their order"
+_NUMBER = "number the searches of each query 1, 2, … in their order, or name runs by `run`"
 
 
 class Traces(NamedTuple):
@@ -49,28 +50,22 @@ class Traces(NamedTuple):
 
 
 def read_traces(
-    path: Location,
-    name: str = "",
-    records: Records | None = None,
-    *,
-    carried: bool = True,
-    ids: Mapping[str, str] | None = None,
+    path: Location, name: str = "", records: Records | None = None, *, carried: bool = True
 ) -> Traces:
     """Read traces in JSON lines, a JSON array or Parquet, whose rows count as lines, or from (line, record)s.
 
     ``name``: the run of records without ``run``; by default the name of the file. ``carried``: whether the texts of passages
-    count; else ids name passages of a corpus. ``ids``: of queries, by their texts; empty for a text that several have.
+    count; else ids name passages of a corpus. ``query_id`` may be the text of a query.
 
-    An InputError refuses steps of a query other than 1, 2, …, an answer before the last step, or two, and passages, answers
-    or ids that lack; or is one of ``records_of_spans``, ``read_records`` and ``with_corpus``.
+    An InputError refuses steps of a query other than 1, 2, …, and passages, answers or ids that lack; or is one of
+    ``records_of_spans``, ``read_records`` and ``with_corpus``.
     """
     fault = partial(InputError, path=path)
     records = list(numbered_records(path, WHAT) if records is None else records)
     if not records:
         raise fault("there is no trace", f"give {WHAT}", "traces.empty")
     records, notes = records_of_spans(path, records)
-    traces, outputs = _parts(path, records, name or file_name(path), ids or {})
-    searches = [own[step] for own in traces.values() for step in sorted(own)]
+    searches, outputs = _parts(path, records, name or file_name(path))
     batch = read_records(path, ((search[LINE], search) for search in searches), "")
     for query_id, line in batch.texts.filter(MADE, not carried)[[QUERY_ID, LINE]].iter_rows():
         problem = f"query {quoted(query_id)} lists a passage without an id, beside `corpus`"
@@ -80,66 +75,44 @@ def read_traces(
     doc_ids = iter(listed[DOC_ID])
     for search in searches:
         search[DOC_IDS] = [*dict.fromkeys(islice(doc_ids, len(search[RESULTS[0]])))]
-    steps = pl.DataFrame(searches, tables.STEPS).with_columns(pl.col(SEARCH).fill_null(""))
+    steps = pl.DataFrame(searches, tables.STEPS)
     runs = listed.unique([RUN, QUERY_ID, DOC_ID], keep="first", maintain_order=True)
     place = pl.int_range(1, pl.len() + 1).over(RUN, QUERY_ID)
     ranked = place.alias(RANK), (-place).cast(pl.Float64).alias(SCORE)
     runs = runs.with_columns(ranked).select(list(tables.RUNS))
-    if lacking := {run for run, _ in traces} - {*runs[RUN]}:
+    if lacking := {*steps[RUN], *outputs[RUN]} - {*runs[RUN]}:
         problem = f"no search of the run {quoted(min(lacking))} lists a passage"
         remedy = "record the passages of searches, in spans as `retrieval.documents`"
         raise fault(problem, remedy, "traces.passageless")
     if corpus is not None and not corpus.is_empty():
         runs = runs.join(corpus, DOC_ID, "left", maintain_order="left")
-    again = listed.height - int(steps[DOC_IDS].list.len().sum())
-    repeated = count_note("repeated_passages", again, "[passage|passages] listed twice by a search")
-    without = len(traces) - outputs.height
-    notes += [repeated, count_note("unanswered_traces", without, "[trace|traces] unanswered")]
     return Traces(runs, outputs, steps, tuple(notes))
 
 
-def _parts(
-    path: Location, records: Records, name: str, ids: Mapping[str, str]
-) -> tuple[dict[tuple[str, str], dict[float, dict[str, Any]]], pl.DataFrame]:
-    """Searches by run and query, and step; and the outputs."""
-    traces: dict[tuple[str, str], dict[float, dict[str, Any]]] = {}
-    answers: list[tuple[int, dict[str, Any]]] = []
+def _parts(path: Location, records: Records, name: str) -> tuple[list[_Search], pl.DataFrame]:
+    """Searches, with their passages, and the outputs."""
+    searches, taken = list[_Search](), Counter[tuple[str, str]]()
+    answers: list[tuple[int, Mapping[str, Any]]] = []
     for line, record in records:
         fault = partial(InputError, path=path, line=line)
         query_id, run = query_of(fault, record), run_of(fault, record) or name
-        here, query_id = f"query {quoted(query_id)} has", ids.get(composed(query_id), query_id)
-        if not query_id:
-            raise fault(f"{here} the text of several queries", "name its id", "traces.query")
-        search: dict[str, Any] = {name: record.get(name) for name in (STEP, SEARCH, OUTPUT)}
-        step, text, passages = search[STEP], search[SEARCH], list_in(record, RESULTS)
-        search |= {LINE: line, RUN: run, QUERY_ID: query_id, RESULTS[0]: passages}
-        own = traces.setdefault((run, query_id), {})
+        step, text, passages = record.get(STEP), record.get(SEARCH), list_in(record, RESULTS)
+        here = f"query {quoted(query_id)} has"
         if passages is not None:
-            is_number = type(step) in (int, float)  # pandas writes 1.0 if some value is missing
-            if not is_number or step in own:
-                problem = f"{here} the step {quoted(step)}{' twice' * is_number}"
+            due = taken[run, query_id] = taken[run, query_id] + 1
+            if isinstance(step, bool) or step != due:
+                problem = f"{here} the step {quoted(step)} in place of {due}"
                 raise fault(problem, _NUMBER, "traces.step")
             if not isinstance(text, str | None) or not is_text(text):
                 raise fault(f"{here} the search {quoted(text)}", "write a text", "traces.text")
-            own[step] = search
-        if search[OUTPUT] is not None:
-            answers.append((line, search))
+            search = {LINE: line, RUN: run, QUERY_ID: query_id, STEP: due, SEARCH: text or ""}
+            searches.append(search | {RESULTS[0]: passages})
+        if record.get(OUTPUT) is not None:
+            answers.append((line, record))
         elif passages is None and (step is not None or OUTPUT not in record):
             problem = f"{here} neither a list of passages nor an output"
             raise fault(problem, f"give {WHAT}", "traces.passages")
-    for (_, query_id), own in traces.items():
-        for due, step in enumerate(sorted(own), 1):
-            if due != step:
-                problem = f"query {quoted(query_id)} has step {quoted(step)} in place of {due}"
-                raise InputError(problem, _NUMBER, "traces.step", path=path, line=own[step][LINE])
-    outputs = outputs_of([("", path, answers)] * bool(answers))
-    for line, answer in answers:
-        (run, query_id), step = (answer[RUN], answer[QUERY_ID]), answer[STEP]
-        if step is not None and step != (last := len(traces[run, query_id])) > 0:
-            problem = f"query {quoted(query_id)} has its answer in step {quoted(step)} of {last}"
-            remedy = "write it into the last step, or a record of its own"
-            raise InputError(problem, remedy, "traces.answers", path=path, line=line)
-    return traces, outputs
+    return searches, outputs_of(path, answers, name)
 
 
 def named_file(place: Location) -> tuple[str, Location]:
@@ -161,32 +134,22 @@ def numbered_records(path: Location, what: str, columns: Sequence[str] = ()) -> 
 
 def read_outputs(places: Sequence[Location]) -> pl.DataFrame:
     """Read recorded outputs from files, each ``RUN=FILE`` or with a field ``run``, as ``outputs_of``."""
-    named = map(named_file, places)
-    return outputs_of((name, at, numbered_records(at, _OUTPUTS, [OUTPUT])) for name, at in named)
+    records = partial(numbered_records, what=_OUTPUTS, columns=[OUTPUT])
+    return pl.concat(outputs_of(at, records(at), run) for run, at in map(named_file, places))
 
 
-def outputs_of(files: Iterable[tuple[str, Location, Records]]) -> pl.DataFrame:
-    """The outputs (``tables.OUTPUTS``) of records, by the name of their run and their file.
+def outputs_of(path: Location, records: Records, name: str = "") -> pl.DataFrame:
+    """The outputs (``tables.OUTPUTS``) of records, of the run ``name`` if they name none.
 
-    ``run`` is empty where neither says it; ``query_id`` may be the text of a query. An InputError says that a file is
-    unreadable or empty, or that a record lacks a query or an output, or answers a query of a run twice.
+    ``query_id`` may be the text of a query. An InputError refuses a record without a query or an output.
     """
-    rows: dict[tuple[str, str], str] = {}
-    for name, path, records in files:
-        before = len(rows)
-        for line, record in records:
-            fault = partial(InputError, path=path, line=line)
-            key = run_of(fault, record) or name, (query_id := query_of(fault, record))
-            output = record.get(OUTPUT)
-            if not isinstance(output, str) or not is_text(output):
-                problem = f"query {quoted(query_id)} has {quoted(output)} for its output"
-                raise fault(problem, 'write "output" as a text, "" for none', "outputs.text")
-            if key in rows:
-                whose = f" of the run {quoted(key[0])}" * bool(key[0])
-                problem = f"query {quoted(query_id)}{whose} has two outputs"
-                raise fault(problem, "keep one", "outputs.twice")
-            rows[key] = output
-        if len(rows) == before:
-            raise InputError("holds no outputs", f"give {_OUTPUTS}", "outputs.none", path=path)
-    columns = [(*key, output) for key, output in rows.items()]
-    return pl.DataFrame(columns, schema=tables.OUTPUTS, orient="row")
+    rows: list[tuple[str, str, str]] = []
+    for line, record in records:
+        fault = partial(InputError, path=path, line=line)
+        run, query_id = run_of(fault, record) or name, query_of(fault, record)
+        output = record.get(OUTPUT)
+        if not isinstance(output, str) or not is_text(output):
+            problem = f"query {quoted(query_id)} has {quoted(output)} for its output"
+            raise fault(problem, 'write "output" as a text, "" for none', "outputs.text")
+        rows.append((run, query_id, output))
+    return pl.DataFrame(rows, schema=tables.OUTPUTS, orient="row")

@@ -155,7 +155,6 @@ def test_answers_in_json_are_their_texts(value, output):
     json_type = {"output__mime_type": "application/json"}
     found = traces(root(output__value=value, **json_type), span("s", "r", documents=[A]))
     assert found.outputs["output"].to_list() == [output] * (output is not None)
-    assert notes(found).get("unanswered_traces", 0) == (output is None)
 
 
 S = span("s", "r", documents=[A])
@@ -168,13 +167,14 @@ BAD = {
     "a span twice": ("traces.span", 3, root(), S, S),
     "a span without an id": ("traces.span", 2, root(), span(None, "r")),
     "a root without a question": ("traces.question", 1, root(input__value=None), S),
-    "two traces of a question": ("traces.question", 2, root(), root(trace="u"), S),
+    "two traces of a question": ("traces.step", 4, root(), S, root(trace="u"), span("s", "r", documents=[A], trace="u")),
     "searches without documents": ("traces.passageless", None, root(), span("s", "r")),
     "no search": ("traces.passageless", None, root(), span("s", "r", kind="LLM")),
     "no start": ("traces.time", 2, root(), {**S, "start_time": None}),
     "a start in words": ("traces.time", 2, root(), {**S, "start_time": "noon"}),
     "an id in a list": ("traces.span", 2, root(), span("s", ["r"], documents=[A])),
-    "a question in a list": ("traces.question", 1, root(metadata={"query_id": ["q"]}), S),
+    "a question in a list": ("runs.query", 2, root(metadata={"query_id": ["q"]}), S),
+    "a run in a list": ("runs.name", 2, root(metadata={"run": ["x"]}), S),
     "a document without id and text": ("runs.passageless", 2, root(), span("s", "r", documents=[{"document.metadata": {"title": "t"}}])),
 }  # fmt: skip
 
