@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,27 +14,22 @@ import polars as pl
 
 from engine.messages.errors import InputError
 from engine.messages.notes import Note
-from engine.report.summary import SUMMARY
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
-from engine.sources.queries.read import read_query_set
-from engine.sources.runs.read import require_new_name
 from engine.sources.traces.read import Traces, named_file, read_traces
-from engine.tables import QUERY, QUERY_ID, RUN
+from engine.tables import RUN
 from jobs._evaluation_options import given_files
 from jobs._terminal import step
 
 FOLDER = "traces"
-_OUTPUTS, _STEPS = "outputs.parquet", "steps.parquet"
-_OWN = re.compile(rf"run-\d+.*\.parquet|{_OUTPUTS}|{_STEPS}")
-Sourced = tuple[pl.DataFrame, Location]
+_OWN = re.compile(r"(run-.*|outputs|steps)-[0-9a-f]{8}\.parquet")
 
 
 class TraceFiles(NamedTuple):
-    """Traces as tables, by the names of their files, with the user's file behind each; their steps; and notes."""
+    """Files that stand for traces: their contents by name, with the user's file behind each; the steps; and notes."""
 
-    tables: Mapping[str, Sourced] = {}
+    contents: Mapping[str, tuple[bytes, Location]] = {}
     steps: pl.DataFrame = pl.DataFrame()
     notes: tuple[Note, ...] = ()
 
@@ -47,51 +42,42 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], TraceFil
     folder = folder_at(options["out"]) / FOLDER
     # Before anything is read.
     refuse_overlap(Inputs(given_files(options), {}), Outputs(folders=[folder.at]))
-    if not options["traces"] or options["queries"] is None:
+    if not options["traces"]:
         return options, TraceFiles()
     step("reading the traces")
-    queries = read_query_set(options["queries"], need_answers=False).table
-    # As in runs, the text of a query stands for its id unless it is an id; here it must be of one query.
-    texts = queries.filter(~pl.col(QUERY).is_in(queries[QUERY_ID].implode())).group_by(QUERY)
-    own_id = pl.when(pl.len() == 1).then(pl.col(QUERY_ID).first()).otherwise(pl.lit(""))
-    ids, every = dict(texts.agg(own_id).iter_rows()), list[Traces]()
-    tables, runs, notes = dict[str, Sourced](), dict[str, Location](), list[Note]()
-    for name, file in map(named_file, options["traces"]):
-        every.append(read_traces(file, name, carried=not options["corpus"], ids=ids))
-        notes += (replace(n, text=f"{file}: {n.text}", about=(str(file),)) for n in every[-1].notes)
-        for run in every[-1].runs.partition_by(RUN, maintain_order=True):
-            require_new_name(file, name := run[RUN][0], runs)
-            safe = re.sub(r"[^\w.-]+", "-", name)[:60]
-            tables[f"run-{len(runs)}-{safe}.parquet"] = run, file
-    changed = {**options, "run": [*options["run"], *(Path(folder.place(name)) for name in tables)]}
-    steps = pl.concat(traces.steps for traces in every)
-    answers = pl.concat(traces.outputs for traces in every)
-    tables[_STEPS] = steps, file
-    if options["end_to_end"] and not answers.is_empty():
-        tables[_OUTPUTS] = answers, file
-        changed["outputs"] = (*options["outputs"], Path(folder.place(_OUTPUTS)))
-    return changed, TraceFiles(tables, steps, tuple(notes))
+    changed, contents = {**options}, dict[str, tuple[bytes, Location]]()
+    every = list[Traces]()
+    for run, file in map(named_file, options["traces"]):
+        every.append(traces := read_traces(file, run, carried=not options["corpus"]))
+        runs = traces.runs.group_by(RUN, maintain_order=True)
+        tables = {"steps": traces.steps, **{f"run-{name}": own for (name,), own in runs}}
+        if options["end_to_end"] and not traces.outputs.is_empty():
+            tables["outputs"] = traces.outputs
+        for stem, table in tables.items():
+            table.write_parquet(content := BytesIO())
+            # No file replaces another content, which may be that of earlier results.
+            digest = sha256(content.getbuffer()).hexdigest()[:8]
+            name = re.sub(r"[^\w.-]+", "-", stem)[:60] + f"-{digest}.parquet"
+            contents[name] = content.getvalue(), file
+            if (option := stem.partition("-")[0]) != "steps":
+                changed[option] = (*changed[option], Path(folder.place(name)))
+    notes = (note for traces in every for note in traces.notes)
+    return changed, TraceFiles(contents, pl.concat(own.steps for own in every), tuple(notes))
 
 
 @contextmanager
 def written(files: TraceFiles, out: Location) -> Iterator[None]:
-    """Write the files of traces, in place of earlier ones, which come back unless the results are replaced."""
-    results, folder, own = folder_at(out), folder_at(out) / FOLDER, files.tables
-    before, names = [*results.read_each([SUMMARY])], {*filter(_OWN.fullmatch, folder.names())}
-    earlier = {name: folder.read(name) for name in names & own.keys()}
-    for name, (table, _) in own.items():
-        table.write_parquet(content := BytesIO())
-        folder.write(name, content.getvalue())
+    """Write the files of traces; once an evaluation has used them, delete those of earlier ones."""
+    folder, own = folder_at(out) / FOLDER, files.contents
+    for name, (content, _) in own.items():
+        folder.write(name, content)
     try:
         yield
     except InputError as error:
+        problem, path = error.problem, str(error.path or "")
         for name, (_, source) in own.items():  # users know their own files
-            if str(error.path) == str(folder.place(name)):
-                parts = error.problem, error.remedy, error.code
-                raise type(error)(*parts, path=source) from None
-        raise
-    finally:
-        is_replaced = [*results.read_each([SUMMARY])] != before
-        folder.delete(names - own.keys() if is_replaced else own.keys() - names)
-        for name, former in earlier.items() if not is_replaced else ():
-            folder.write(name, former)
+            names = str(folder.place(name)), str(source)
+            problem, path = problem.replace(*names), path.replace(*names)
+        parts = problem, error.remedy, error.code
+        raise type(error)(*parts, path=path or None, line=error.line) from error
+    folder.delete(name for name in folder.names() if _OWN.fullmatch(name) and name not in own)

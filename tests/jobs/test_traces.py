@@ -34,6 +34,11 @@ DENSE = [
 ]
 
 
+def traced(out):
+    """The files of traces in results, by their names without the digits of their content."""
+    return {path.name[:-17]: path for path in (out / "traces").iterdir()}
+
+
 def write(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -54,14 +59,14 @@ RECORDED = (*COMMON, "--annotators", "containment")
 
 def test_traces_are_evaluated_as_runs_with_recorded_answers(given):
     assert not erag("evaluate", *RECORDED, "--traces", "bm25.jsonl,new=dense.jsonl", "--out", "out")
-    made = {name: pl.read_parquet(f"out/traces/{name}.parquet") for name in ("steps", "outputs")}
-    assert made["steps"].select("run", "query_id", "step", "doc_ids").rows() == [
+    assert traced(given / "out").keys() == {"run-bm25", "run-new", "steps", "outputs"}
+    steps = pl.read_parquet("out/trace_steps.parquet").sort("run", "query_id", "step")
+    assert steps.select("run", "query_id", "step", "doc_ids").rows() == [
         ("bm25", "q1", 1, ["b"]),
         ("bm25", "q1", 2, ["b", "a"]),
         ("bm25", "q2", 1, ["a"]),
         ("new", "q1", 1, ["a"]),
         ("new", "q2", 1, ["b"]),
-        ("new", "capital of Cuba", 1, ["b"]),
     ]
     scored = pl.read_parquet("out/downstream.parquet").sort("run", "query_id")
     assert scored.select("run", "value").rows() == [
@@ -77,8 +82,7 @@ def test_a_second_evaluation_replaces_the_tables_of_the_first(given):
     options = (*COMMON, *CONTAINMENT, "--out", "out")
     assert not erag("evaluate", *options, "--traces", "bm25.jsonl", "dense.jsonl")
     assert not erag("evaluate", *options, "--traces", "dense.jsonl", "--overwrite")
-    files = sorted(path.name for path in (given / "out" / "traces").iterdir())
-    assert files == ["run-1-dense.parquet", "steps.parquet"]
+    assert traced(given / "out").keys() == {"run-dense", "steps"}
 
 
 def test_runs_and_a_corpus_may_stand_beside_traces(given):
@@ -104,6 +108,7 @@ BAD = {
     "no file": ("--traces", "none.jsonl"),
     "the place of the tables": ("--traces", "out/traces/bm25.jsonl"),
     "a static run without answers": ("--traces", "bm25.jsonl", "--run", "static.jsonl"),
+    "two answers": ("--traces", "dense.jsonl", "answers.jsonl"),
 }
 
 
@@ -114,14 +119,17 @@ def test_unusable_traces_are_refused_in_a_line(given, capsys, what):
     write(given / "others.jsonl", [search("q9", 1, ARUBA, output="x")])
     write(given / "texts.jsonl", [search("q1", 1, "Aruba has Oranjestad.")])
     write(given / "static.jsonl", [{"query_id": "q1", "results": [ARUBA, LIMA]}])
+    write(
+        given / "answers.jsonl", [search("q1", 1, ARUBA), *({"query_id": "q1", "output": "x"},) * 2]
+    )
     assert erag("evaluate", *RECORDED, "--out", "out", *BAD[what]) == 2
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("erag: ")]
     assert len(said) == 1
     as_expected(said[0])
-    assert sorted(path.name for path in (given / "out" / "traces").iterdir()) == ["bm25.jsonl"]
+    assert (given / "out" / "traces" / "bm25.jsonl").exists()
 
 
-def test_an_id_is_no_text_of_another_query_and_a_text_must_be_of_one(given, capsys):
+def test_an_id_is_no_text_of_another_query_and_a_text_is_of_every_query_that_has_it(given):
     queries = [
         {"id": "a", "query": "b", "answers": ["x"]},
         {"id": "b", "query": "c", "answers": ["y"]},
@@ -136,8 +144,10 @@ def test_an_id_is_no_text_of_another_query_and_a_text_must_be_of_one(given, caps
     found = pl.read_parquet("out/downstream.parquet").filter(pl.col("output") == "y")
     assert found.select("query_id", "value").rows() == [("b", 1.0)]
     write(given / "twice.jsonl", [{"query": "twice", **own}])
-    assert erag("evaluate", *RECORDED, "--traces", "twice.jsonl", "--out", "new") == 2
-    as_expected(capsys.readouterr().err.splitlines()[-1])
+    assert not erag("evaluate", *RECORDED, "--traces", "twice.jsonl", "--out", "new")
+    for table in ("downstream", "trace_steps"):
+        found = pl.read_parquet(f"new/{table}.parquet")
+        assert {"d", "e"} <= {*found["query_id"]}
 
 
 def test_files_of_earlier_traces_are_no_inputs_of_an_evaluation_there(given, capsys):
@@ -146,16 +156,22 @@ def test_files_of_earlier_traces_are_no_inputs_of_an_evaluation_there(given, cap
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     place = next(folder.glob("run-*"))
     assert erag("evaluate", *RECORDED, "--run", place, "--out", "out", "--overwrite") == 2
-    as_expected(capsys.readouterr().err.splitlines()[-1])
+    as_expected(capsys.readouterr().err.splitlines()[-1].replace(place.name, "RUN"))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_notes_on_traces_stand_in_the_results_and_refusals_name_their_file(given, capsys):
-    again = {"query_id": "q1", "step": 1, "search": "s", "passages": [ARUBA, ARUBA]}
-    write(given / "again.jsonl", [again])
-    assert not erag("evaluate", *RECORDED, "--traces", "again.jsonl", "--out", "out")
+    span = {
+        "trace_id": "t",
+        "span_id": "r",
+        "start_time": "2026-01-02",
+        "input.value": "capital of Peru",
+    }
+    found = {"span_kind": "RETRIEVER", "retrieval.documents": [{"document.content": "in Lima"}]}
+    write(given / "spans.jsonl", [span, span | found | {"span_id": "s", "parent_id": "gone"}])
+    assert not erag("evaluate", *CONTAINMENT, *COMMON, "--traces", "spans.jsonl", "--out", "out")
     notes = json.loads((given / "out" / "summary.json").read_text())["notes"]
-    assert [note["about"] for note in notes["repeated_passages"]] == [["again.jsonl"]]
+    assert [note["about"] for note in notes["lost_parents"]] == [["spans.jsonl"]]
     write(given / "corpus.jsonl", [{"id": "z", "text": "zero"}])
     stranger = {"query_id": "q1", "step": 1, "search": "s", "passages": ["z", "unknown"]}
     write(given / "unknown.jsonl", [stranger])
