@@ -6,7 +6,6 @@ Each data set of a study has its own file of options; all data sets share the op
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -223,13 +222,10 @@ def evaluate_and_report(request: EvaluationRequest, *, printed: bool = True) -> 
             context = Context(store=store, on_progress=shown, on_event=event, on_unit=beat.on_unit)
             evaluations, readers = evaluate_shards(shards, settings, context, folder)
             study = study_of(conditions, evaluations, readers) if len(conditions) > 1 else None
-        result, steps = evaluations[0], request.traces.steps
-        if request.traces.tables:
-            step("counting the steps of traces")
-            result = traces.with_traces(result, steps, request.traces.notes)
-            if options["leave_out"]:
-                with shown_progress() as shown:
-                    result = traces.with_credit(result, steps, replace(context, on_progress=shown))
+            result, traced = evaluations[0], request.traces
+            if traced.contents:
+                again = context if options["leave_out"] else None
+                result = traces.with_traces(result, traced.steps, traced.notes, again)
         step("writing tables and the page")
         findings = write_results(result, name_files(files), out, study, origin)
     if printed:

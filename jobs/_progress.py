@@ -89,11 +89,15 @@ class _Lines:
     _then: str = ""
     _start: float = field(default_factory=lambda: time.monotonic())
     _first: int | None = None
+    _count: int = 0
     _last: float = 0.0
     _under_way: tuple[float, int] | None = None
 
     def __call__(self, count: int, total: int, more: str = "") -> None:
         now = time.monotonic()
+        if count < self._count:  # of another evaluation
+            self._start, self._first, self._under_way = now, None, None
+        self._count = count
         is_first = self._first is None
         if self._first is None:
             self._first = count

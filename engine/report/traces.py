@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
 import polars as pl
 
 from engine import tables
@@ -24,6 +23,7 @@ from engine.labels import from_function
 from engine.messages.notes import Note, count_note
 from engine.report.findings import Findings, costs_together
 from engine.report.layout import calls_line
+from engine.sources.runs.read import with_query_ids
 from engine.statistics import leads
 from engine.statistics.comparison import Clusters, clusters_of, numbered
 from engine.statistics.correlation import Bootstrap
@@ -34,15 +34,14 @@ from engine.tables import ANNOTATOR, DOC_ID, LABEL, NEW, QUERY_ID, RANK, RUN, SC
 TABLES = ("trace_steps", "trace_questions", "trace_runs", "trace_credit")
 # For an evaluation of lists alone.
 _NOTHING = from_function("nothing", lambda *passage: 0.0)
-_UNLABELLED = "[passage|passages] of traces [has|have] no label: beyond `k`, or not needed"
+_UNLABELLED = "[label|labels] of traces' passages [is|are] missing: beyond `k`, or not needed"
 _QUESTION, _PASSAGE, _NAME = [RUN, QUERY_ID], [RUN, QUERY_ID, DOC_ID], "name"
 Intervals = tuple[Bootstrap, Clusters]
 
 
 def listed(steps: pl.DataFrame) -> pl.DataFrame:
-    """The passages of steps, each once a step, in order, and whether no other step has it; null for a step without any."""
+    """The passages of steps, in order, and whether no other step has it; null for a step without any."""
     rows = steps.rename({tables.DOC_IDS: DOC_ID}).explode(DOC_ID, empty_as_null=True)
-    rows = rows.unique([*_PASSAGE, STEP], keep="first", maintain_order=True)
     return rows.with_columns((pl.len().over(_PASSAGE) == 1).alias(tables.NOT_AGAIN))
 
 
@@ -95,33 +94,16 @@ def trace_runs(questions: pl.DataFrame, intervals: Intervals) -> pl.DataFrame:
     An interval of counts holds if no question has more than the largest count here. Bounds are NaN without resamples.
     """
     (bootstrap, clusters), means = intervals, []
-    without = pl.col(tables.FIRST_USEFUL).is_null().alias(tables.WITHOUT_USEFUL)
+    without = pl.col(tables.FIRST_USEFUL).is_null().cast(pl.Float64).alias(tables.WITHOUT_USEFUL)
     rows = questions.select(pl.exclude(tables.PASSAGES, SCORE), without, SCORE)
-    for names, group in rows.group_by([RUN, ANNOTATOR], maintain_order=True):
-        for figure in rows.columns[3:]:
-            known = group.select(QUERY_ID, pl.col(figure).cast(pl.Float64)).drop_nulls()
-            if known.is_empty():
-                continue
-            most, codes = max(1.0, *known[figure].top_k(1)), numbered(known[QUERY_ID], clusters)
-            mean = mean_interval(known[figure] / most, bootstrap.confidence, codes)
-            bounds = (most * mean.low, most * mean.high) if bootstrap.resamples else [math.nan] * 2
-            means.append((*names, figure, mean.n, most * mean.value, *bounds))
+    rows = rows.unpivot(index=rows.columns[:3], variable_name=tables.FIGURE, value_name=VALUE)
+    rows = rows.drop_nulls().sort(RUN, ANNOTATOR, maintain_order=True)
+    for names, own in rows.group_by(RUN, ANNOTATOR, tables.FIGURE, maintain_order=True):
+        most, codes = max(1.0, *own[VALUE].top_k(1)), numbered(own[QUERY_ID], clusters)
+        mean = mean_interval(own[VALUE] / most, bootstrap.confidence, codes)
+        bounds = (most * mean.low, most * mean.high) if bootstrap.resamples else [math.nan] * 2
+        means.append((*names, mean.n, most * mean.value, *bounds))
     return pl.DataFrame(means, schema=tables.TRACE_RUNS, orient="row")
-
-
-def edited_runs(runs: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Lists whole (step 0), and without the passages that this step alone brought; their rows, with ranks closed up.
-
-    An edited list has the name of its run and its ``step`` for its run (``name`` among the lists).
-    """
-    sole = listed(steps).filter(tables.NOT_AGAIN).join(runs, on=_PASSAGE, how="semi")
-    whole = runs.select(*_QUESTION, pl.lit(0, pl.Int64).alias(STEP))
-    lists = pl.concat([whole, sole.select(whole.columns)]).unique()
-    lists = lists.with_columns(pl.format("{} {}", RUN, STEP).alias(_NAME))
-    rows = lists.join(runs, on=_QUESTION).join(sole, on=[*_PASSAGE, STEP], how="anti")
-    rows = rows.with_columns(pl.col(_NAME).alias(RUN)).select(runs.columns)
-    rank = pl.int_range(1, pl.len() + 1).over(_QUESTION)
-    return lists, rows.sort(RUN, QUERY_ID, RANK).with_columns(rank.alias(RANK))
 
 
 def trace_credit(
@@ -129,7 +111,7 @@ def trace_credit(
 ) -> pl.DataFrame:
     """The table ``trace_credit``: by run and step, the answers that turn wrong without the passages of this step alone.
 
-    ``downstream``: scores of ``edited_runs``; lists without one are left out. The mean loss has the interval of a paired
+    ``downstream``: scores of the ``lists``; those without one are left out. The mean loss has the interval of a paired
     difference of two runs (``leads.mean_differences``).
     """
     scores = lists.join(downstream, left_on=[_NAME, QUERY_ID], right_on=_QUESTION, how="left")
@@ -143,53 +125,45 @@ def trace_credit(
     for names, own in rows.group_by(RUN, STEP, maintain_order=True):
         right, codes = own[SCORE] >= SUCCESS, numbered(own[QUERY_ID], clusters)
         turned = right & (own[VALUE] < SUCCESS)
-        values = np.stack([own[SCORE].to_numpy(), own[VALUE].to_numpy()])
-        loss = leads.mean_differences(values, 1.0, bootstrap, codes)
+        loss = leads.mean_differences(own.select(SCORE, VALUE).to_numpy().T, 1.0, bootstrap, codes)
         counts = own.height, right.sum(), turned.sum()
         credit.append((*names, *counts, *(float(column[0]) for column in loss[:3])))
     return pl.DataFrame(credit, schema=tables.TRACE_CREDIT, orient="row")
 
 
-def with_traces(result: Evaluation, steps: pl.DataFrame, notes: Sequence[Note]) -> Evaluation:
-    """The evaluation with the notes on its traces and their tables (``TABLES``), but for their credit."""
+def with_traces(
+    result: Evaluation, steps: pl.DataFrame, notes: Sequence[Note], context: Context | None = None
+) -> Evaluation:
+    """The evaluation with the notes on its traces and their tables (``TABLES``).
+
+    With a ``context``, a second evaluation (``evaluate_shards``) of all lists in memory gives the credit of steps.
+    """
     settings, shards = result.settings, result.shards
-    steps = steps.join(shards.queries(), on=QUERY_ID, how="semi", maintain_order="left")
+    how = settings.bootstrap.at_fixed_n, clusters_of(result.clusters, settings.bootstrap.cluster)
+    steps = with_query_ids(steps, shards.queries())
     parts = result.parts.table("labels", shards.shards) if result.parts else [result.labels]
-    pairs = listed(steps).select(QUERY_ID, DOC_ID).drop_nulls().unique()
-    labels = pl.concat(
-        part.drop_nulls(LABEL).join(pairs, on=[QUERY_ID, DOC_ID], how="semi") for part in parts
-    )
+    labels = pl.concat(part.drop_nulls(LABEL) for part in parts)
     by_step = trace_steps(steps, labels, settings.labels.names(), settings.ranking.k)
     # Questions without a score by an annotator say nothing of its labels.
     key = [RUN, QUERY_ID, ANNOTATOR]
     by_step = by_step.join(result.query_scores, on=key, how="semi", maintain_order="left")
     by_question = trace_questions(by_step, result.downstream)
-    frames = [by_step, by_question, trace_runs(by_question, _how(result))]
-    beyond = pairs.height - labels.select(QUERY_ID, DOC_ID).n_unique()
-    notes = (*result.notes, *notes, count_note("unlabelled_passages", beyond, _UNLABELLED))
+    frames = [by_step, by_question, trace_runs(by_question, how)]
+    lacking = int((by_step[tables.PASSAGES] - by_step[tables.LABELLED]).sum())
+    notes = [*result.notes, *notes, count_note("unlabelled_passages", lacking, _UNLABELLED)]
+    if context is not None:
+        every = [shards.read(shard.number) for shard in shards.shards]
+        names = ("queries", "runs", "unread", "corpus")
+        whole = {name: pl.concat(getattr(shard, name) for shard in every) for name in names}
+        whole["corpus"] = whole["corpus"].unique(DOC_ID, maintain_order=True)
+        inputs, settings, lists = without_steps(replace(every[0], **whole), steps, settings)
+        (evaluation,), jobs = evaluate_shards(InMemoryInputs(inputs), [settings], context)
+        frames.append(trace_credit(steps, lists, evaluation.downstream, how))
+        calls = calls_line(costs_together([job.costs for job in jobs]))
+        text = f"for the credit of steps, lists were read whole, and without single steps: {calls}"
+        notes.append(Note("steps_left_out", 1, text))
     further = {**result.further, **dict(zip(TABLES, frames, strict=False))}
-    return replace(result, notes=notes, further=further)
-
-
-def with_credit(result: Evaluation, steps: pl.DataFrame, context: Context) -> Evaluation:
-    """The evaluation with ``trace_credit``, by a second one (``evaluate_shards``) of all lists in memory, with a note."""
-    every = [result.shards.read(shard.number) for shard in result.shards.shards]
-    names = ("queries", "runs", "unread", "corpus")
-    whole = {name: pl.concat(getattr(shard, name) for shard in every) for name in names}
-    whole["corpus"] = whole["corpus"].unique(DOC_ID, maintain_order=True)
-    inputs = replace(every[0], **whole)
-    inputs, settings, lists = without_steps(inputs, steps, result.settings)
-    (evaluation,), jobs = evaluate_shards(InMemoryInputs(inputs), [settings], context)
-    credit = trace_credit(steps, lists, evaluation.downstream, _how(result))
-    calls = calls_line(costs_together([job.costs for job in jobs]))
-    text = f"for the credit of steps, lists were read whole, and without single steps: {calls}"
-    further = {**result.further, TABLES[-1]: credit}
-    return replace(result, notes=(*result.notes, Note("steps_left_out", 1, text)), further=further)
-
-
-def _how(result: Evaluation) -> Intervals:
-    bootstrap = result.settings.bootstrap
-    return bootstrap.at_fixed_n, clusters_of(result.clusters, bootstrap.cluster)
+    return replace(result, notes=tuple(notes), further=further)
 
 
 def lines(findings: Findings) -> Iterator[str]:
@@ -209,17 +183,24 @@ def lines(findings: Findings) -> Iterator[str]:
 def without_steps(
     inputs: EvaluationInputs, steps: pl.DataFrame, settings: Settings
 ) -> tuple[EvaluationInputs, Settings, pl.DataFrame]:
-    """A second evaluation, of ``edited_runs`` with the passages that the reader may get; its settings; and its lists."""
+    """A second evaluation, of lists whole (step 0), and without the passages that a single step brought; its settings; and
+    the lists, of what the reader may get: ``name``, the run of each, is its run and its step.
+    """
     k, seed = settings.ranking.k, settings.bootstrap.seed
     of_lists = Settings.of(annotators=(_NOTHING,), k=k, measures=f"P@{k}", resamples=0, seed=seed)
     reader = replace(settings.reader, end_to_end=True)
     running = replace(settings.running, lazy=False)
     settings = replace(of_lists, reader=reader, running=running, api=settings.api)
-    cut = cut_for(inputs, [settings])[0]
+    cut, steps = cut_for(inputs, [settings])[0], with_query_ids(steps, inputs.queries)
     rows = cut.runs.sort(RUN, QUERY_ID, RANK).filter(settings.is_given)
     rows = rows.join(steps, on=RUN, how="semi", maintain_order="left")
     rows = rows.join(cut.unread, on=_QUESTION, how="anti", maintain_order="left")
-    lists, runs = edited_runs(rows, steps)
+    sole = listed(steps).filter(tables.NOT_AGAIN).join(rows, on=_PASSAGE, how="semi")
+    whole = rows.select(*_QUESTION, pl.lit(0, pl.Int64).alias(STEP))
+    lists = pl.concat([whole, sole.select(whole.columns)]).unique()
+    lists = lists.with_columns(pl.format("{} {}", RUN, STEP).alias(_NAME))
+    runs = lists.join(rows, on=_QUESTION).join(sole, on=[*_PASSAGE, STEP], how="anti")
+    runs = runs.with_columns(pl.col(_NAME).alias(RUN)).select(rows.columns)
     names, none = tuple(lists[_NAME].unique().sort()), cut.unread.clear()
     inputs = replace(cut, runs=runs, names=names, tables={}, cut_runs=(), unlabelled=none)
     unread = inputs.lists().join(lists, left_on=_QUESTION, right_on=[_NAME, QUERY_ID], how="anti")

@@ -35,6 +35,16 @@ def test_what_is_left_follows_from_the_speed_since_reads_began(lines):
     assert not any("left" in line for line in told[:-1])
 
 
+def test_a_second_evaluation_has_a_speed_of_its_own(lines):
+    lines(0.0, 0, 1000)
+    lines(10.0, 1000, 1000)
+    lines(110.0, 2, 66)
+    lines(112.0, 4, 66)
+    told = lines(142.0, 64, 66)
+    # 60 reads in 30 seconds.
+    assert told[2:] == ["reading: 2/66 reads", "reading: 64/66 reads, 2.0 reads/s, 1 s left"]
+
+
 @pytest.mark.parametrize(
     ("calls", "last"),
     [

@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -10,19 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import tables
+from engine.evaluation.settings import Settings
+from engine.inputs.files import NO_INPUTS
 from engine.report.traces import (
-    edited_runs,
     trace_credit,
     trace_questions,
     trace_runs,
     trace_steps,
+    without_steps,
 )
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.runs import mean_interval
 from tests.tables import framed
 
 BOOTSTRAP = Bootstrap(resamples=200)
-LISTS = st.lists(st.sampled_from("abcdef"), max_size=4)
+LISTS = st.lists(st.sampled_from("abcdef"), max_size=4, unique=True)
 # Traces by run and question: the passages of each step.
 TRACES = st.dictionaries(
     st.tuples(st.sampled_from(["r", "s"]), st.sampled_from(["q1", "q2", "q3"])),
@@ -61,6 +64,18 @@ def made(traces, labels, answers=()):
     downstream = framed([(r, q, 3, "", v) for r, q, v in answers], tables.DOWNSTREAM)
     by_step = trace_steps(steps, used, ["one", "two"], 2)
     return by_step, trace_questions(by_step, downstream)
+
+
+def edited(runs, steps):
+    """The lists of the second evaluation, and their rows."""
+    ids = steps["query_id"].unique(maintain_order=True)
+    queries = framed([(own, f"question {own}", [], []) for own in ids], tables.QUERIES)
+    inputs = replace(NO_INPUTS, queries=queries, runs=runs, k=100)
+    inputs, settings, lists = without_steps(inputs, steps, Settings.of(k=100))
+    unread = inputs.unread.select(name="run", query_id="query_id")
+    assert inputs.lists().height == lists.height + unread.height
+    assert settings.reader.end_to_end is True
+    return lists, inputs.runs
 
 
 def ranks(docs):
@@ -204,13 +219,10 @@ def test_credit_is_counted_as_by_plain_loops(traces, random):
     def score(docs):
         return float("a" in docs or len(docs) > 1)
 
-    lists_read, rows = edited_runs(runs, steps)
+    lists_read, rows = edited(runs, steps)
     read = defaultdict(list)
-    for name, query, docs, ranks_read in (
-        rows.group_by("run", "query_id", maintain_order=True).agg("doc_id", "rank").iter_rows()
-    ):
-        assert ranks_read == list(range(1, len(docs) + 1))
-        read[name, query] = docs
+    for name, query, doc in rows.sort("rank").select("run", "query_id", "doc_id").iter_rows():
+        read[name, query].append(doc)
     named = lists_read.select("name", "query_id").rows()
     downstream = framed(
         [(name, query, most, "", score(read[name, query])) for name, query in named],
@@ -247,7 +259,7 @@ def test_many_steps_of_a_question_make_few_edited_runs():
         tables.RUNS,
     )
     # No step of q1 alone brought a passage; the second of q2 brought one that the list lacks.
-    lists, rows = edited_runs(runs, steps)
+    lists, rows = edited(runs, steps)
     named = lists.select("name", "query_id").rows()
     assert sorted(named) == [("r 0", "q1"), ("r 0", "q2"), ("r 1", "q2")]
     assert dict(rows["run"].value_counts().iter_rows()) == {"r 0": 11}
