@@ -53,10 +53,7 @@ _TRACES = (
     "Searches and answers of agents, beside `run` or in its place: JSONL or Parquet with query_id, step, search, passages "
     "and output, or spans of OpenInference. RUN=FILE names the run. Several may be given."
 )
-_LEAVE_OUT = (
-    "Credit the steps of traces: the reader answers from each list whole, and without the passages that a single step "
-    "brought."
-)
+_LEAVE_OUT = "Credit the steps of traces: the reader answers from lists whole, and without what a single step brought."
 _NAMES = ("Inputs", "Reader", "Servers and bounds", "Labels", "Measures", "Statistics", "Running")
 INPUTS, READER, API, LABELS, MEASURES, STATISTICS, RUNNING = (
     Group(name, sort_key=place) for place, name in enumerate(_NAMES)
