@@ -17,7 +17,9 @@ from engine.messages.notes import Note
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
-from engine.sources.traces.read import Traces, named_file, read_traces
+from engine.sources.queries.read import read_query_set
+from engine.sources.runs.read import with_query_ids
+from engine.sources.traces.read import named_file, read_traces
 from engine.tables import RUN
 from jobs._evaluation_options import given_files
 from jobs._terminal import step
@@ -42,17 +44,19 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], TraceFil
     folder = folder_at(options["out"]) / FOLDER
     # Before anything is read.
     refuse_overlap(Inputs(given_files(options), {}), Outputs(folders=[folder.at]))
-    if not options["traces"]:
+    if not options["traces"] or options["queries"] is None:
         return options, TraceFiles()
     step("reading the traces")
+    queries = read_query_set(options["queries"], need_answers=False).table
     changed, contents = {**options}, dict[str, tuple[bytes, Location]]()
-    every = list[Traces]()
+    steps, notes = list[pl.DataFrame](), list[Note]()
     for run, file in map(named_file, options["traces"]):
-        every.append(traces := read_traces(file, run, carried=not options["corpus"]))
-        runs = traces.runs.group_by(RUN, maintain_order=True)
-        tables = {"steps": traces.steps, **{f"run-{name}": own for (name,), own in runs}}
-        if options["end_to_end"] and not traces.outputs.is_empty():
-            tables["outputs"] = traces.outputs
+        traces = read_traces(file, run, carried=not options["corpus"])
+        runs, outputs, taken = (with_query_ids(table, queries) for table in traces[:3])
+        named = {f"run-{name}": own for (name,), own in runs.group_by(RUN, maintain_order=True)}
+        tables = {"steps": taken, **named}
+        if options["end_to_end"] and not outputs.is_empty():
+            tables["outputs"] = outputs
         for stem, table in tables.items():
             table.write_parquet(content := BytesIO())
             # No file replaces another content, which may be that of earlier results.
@@ -61,8 +65,9 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], TraceFil
             contents[name] = content.getvalue(), file
             if (option := stem.partition("-")[0]) != "steps":
                 changed[option] = (*changed[option], Path(folder.place(name)))
-    notes = (note for traces in every for note in traces.notes)
-    return changed, TraceFiles(contents, pl.concat(own.steps for own in every), tuple(notes))
+        steps.append(taken)
+        notes += traces.notes
+    return changed, TraceFiles(contents, pl.concat(steps), tuple(notes))
 
 
 @contextmanager
@@ -74,10 +79,13 @@ def written(files: TraceFiles, out: Location) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        problem, path = error.problem, str(error.path or "")
-        for name, (_, source) in own.items():  # users know their own files
-            names = str(folder.place(name)), str(source)
-            problem, path = problem.replace(*names), path.replace(*names)
+        # Users know their own files.
+        sources = {str(folder.place(name)): str(source) for name, (_, source) in own.items()}
+        if str(error.path) not in sources:
+            raise
+        problem = error.problem
+        for place, source in sources.items():
+            problem = problem.replace(place, source)
         parts = problem, error.remedy, error.code
-        raise type(error)(*parts, path=path or None, line=error.line) from error
+        raise type(error)(*parts, path=sources[str(error.path)]) from None
     folder.delete(name for name in folder.names() if _OWN.fullmatch(name) and name not in own)

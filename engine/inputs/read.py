@@ -155,7 +155,8 @@ def _recorded(
         outputs = outputs.with_columns(pl.col(RUN).replace("", names[0]))
     # Of every run: a score by the reader here would not compare with a recorded one.
     if (answered := {*outputs[RUN]}) != {*names}:
-        problem = f"has outputs of the runs {sorted(answered)}, and lists are of {sorted(names)}"
+        shown, lists_of = (", ".join(map(quoted, sorted(runs))) for runs in (answered, names))
+        problem = f"has outputs of {shown or 'no run'}, and lists are of {lists_of}"
         raise InputError(problem, "give each its outputs, as in RUN=FILE", "outputs.run", path=path)
     if outputs[QUERY_ID].is_in(known[QUERY_ID].implode()).any():
         query_set.numbering.see(outputs[QUERY_ID], path)

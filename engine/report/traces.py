@@ -23,7 +23,6 @@ from engine.labels import from_function
 from engine.messages.notes import Note, count_note
 from engine.report.findings import Findings, costs_together
 from engine.report.layout import calls_line
-from engine.sources.runs.read import with_query_ids
 from engine.statistics import leads
 from engine.statistics.comparison import Clusters, clusters_of, numbered
 from engine.statistics.correlation import Bootstrap
@@ -94,15 +93,17 @@ def trace_runs(questions: pl.DataFrame, intervals: Intervals) -> pl.DataFrame:
     An interval of counts holds if no question has more than the largest count here. Bounds are NaN without resamples.
     """
     (bootstrap, clusters), means = intervals, []
-    without = pl.col(tables.FIRST_USEFUL).is_null().cast(pl.Float64).alias(tables.WITHOUT_USEFUL)
+    without = pl.col(tables.FIRST_USEFUL).is_null().alias(tables.WITHOUT_USEFUL)
     rows = questions.select(pl.exclude(tables.PASSAGES, SCORE), without, SCORE)
-    rows = rows.unpivot(index=rows.columns[:3], variable_name=tables.FIGURE, value_name=VALUE)
-    rows = rows.drop_nulls().sort(RUN, ANNOTATOR, maintain_order=True)
-    for names, own in rows.group_by(RUN, ANNOTATOR, tables.FIGURE, maintain_order=True):
-        most, codes = max(1.0, *own[VALUE].top_k(1)), numbered(own[QUERY_ID], clusters)
-        mean = mean_interval(own[VALUE] / most, bootstrap.confidence, codes)
-        bounds = (most * mean.low, most * mean.high) if bootstrap.resamples else [math.nan] * 2
-        means.append((*names, mean.n, most * mean.value, *bounds))
+    for names, group in rows.group_by([RUN, ANNOTATOR], maintain_order=True):
+        for figure in rows.columns[3:]:
+            known = group.select(QUERY_ID, pl.col(figure).cast(pl.Float64)).drop_nulls()
+            if known.is_empty():
+                continue
+            most, codes = max(1.0, *known[figure].top_k(1)), numbered(known[QUERY_ID], clusters)
+            mean = mean_interval(known[figure] / most, bootstrap.confidence, codes)
+            bounds = (most * mean.low, most * mean.high) if bootstrap.resamples else [math.nan] * 2
+            means.append((*names, figure, mean.n, most * mean.value, *bounds))
     return pl.DataFrame(means, schema=tables.TRACE_RUNS, orient="row")
 
 
@@ -140,9 +141,10 @@ def with_traces(
     """
     settings, shards = result.settings, result.shards
     how = settings.bootstrap.at_fixed_n, clusters_of(result.clusters, settings.bootstrap.cluster)
-    steps = with_query_ids(steps, shards.queries())
+    steps = steps.join(shards.queries(), on=QUERY_ID, how="semi", maintain_order="left")
     parts = result.parts.table("labels", shards.shards) if result.parts else [result.labels]
-    labels = pl.concat(part.drop_nulls(LABEL) for part in parts)
+    pairs, pair = listed(steps), [QUERY_ID, DOC_ID]
+    labels = pl.concat(part.drop_nulls(LABEL).join(pairs, pair, "semi") for part in parts)
     by_step = trace_steps(steps, labels, settings.labels.names(), settings.ranking.k)
     # Questions without a score by an annotator say nothing of its labels.
     key = [RUN, QUERY_ID, ANNOTATOR]
@@ -191,7 +193,7 @@ def without_steps(
     reader = replace(settings.reader, end_to_end=True)
     running = replace(settings.running, lazy=False)
     settings = replace(of_lists, reader=reader, running=running, api=settings.api)
-    cut, steps = cut_for(inputs, [settings])[0], with_query_ids(steps, inputs.queries)
+    cut = cut_for(inputs, [settings])[0]
     rows = cut.runs.sort(RUN, QUERY_ID, RANK).filter(settings.is_given)
     rows = rows.join(steps, on=RUN, how="semi", maintain_order="left")
     rows = rows.join(cut.unread, on=_QUESTION, how="anti", maintain_order="left")
@@ -200,7 +202,7 @@ def without_steps(
     lists = pl.concat([whole, sole.select(whole.columns)]).unique()
     lists = lists.with_columns(pl.format("{} {}", RUN, STEP).alias(_NAME))
     runs = lists.join(rows, on=_QUESTION).join(sole, on=[*_PASSAGE, STEP], how="anti")
-    runs = runs.with_columns(pl.col(_NAME).alias(RUN)).select(rows.columns)
+    runs = runs.with_columns(pl.col(_NAME).alias(RUN)).sort(RUN, QUERY_ID, RANK)[rows.columns]
     names, none = tuple(lists[_NAME].unique().sort()), cut.unread.clear()
     inputs = replace(cut, runs=runs, names=names, tables={}, cut_runs=(), unlabelled=none)
     unread = inputs.lists().join(lists, left_on=_QUESTION, right_on=[_NAME, QUERY_ID], how="anti")

@@ -104,7 +104,7 @@ def test_a_plan_of_traces_leaves_nothing_behind(given, capsys):
 BAD = {
     "two runs of a name": ("--traces", "bm25.jsonl", "bm25=dense.jsonl"),
     "no question of the queries": ("--traces", "others.jsonl"),
-    "texts beside a corpus": ("--traces", "texts.jsonl", "--corpus", "bm25.jsonl"),
+    "texts beside a corpus": ("--traces", "texts.jsonl", "--corpus", "corpus.jsonl"),
     "no file": ("--traces", "none.jsonl"),
     "the place of the tables": ("--traces", "out/traces/bm25.jsonl"),
     "a static run without answers": ("--traces", "bm25.jsonl", "--run", "static.jsonl"),
@@ -117,7 +117,8 @@ def test_unusable_traces_are_refused_in_a_line(given, capsys, what):
     (given / "out" / "traces").mkdir(parents=True)
     write(given / "out" / "traces" / "bm25.jsonl", BM25)
     write(given / "others.jsonl", [search("q9", 1, ARUBA, output="x")])
-    write(given / "texts.jsonl", [search("q1", 1, "Aruba has Oranjestad.")])
+    write(given / "texts.jsonl", [search("q1", 1, {"text": "Of no passage."})])
+    write(given / "corpus.jsonl", [ARUBA, LIMA])
     write(given / "static.jsonl", [{"query_id": "q1", "results": [ARUBA, LIMA]}])
     write(
         given / "answers.jsonl", [search("q1", 1, ARUBA), *({"query_id": "q1", "output": "x"},) * 2]

@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -54,10 +54,11 @@ def records_of_spans(
             remedy = "export each span once, with `trace_id` and `span_id`"
             raise fault(problem, remedy, "traces.span")
         try:
-            start = datetime.fromisoformat(str(span.get(_START))).timestamp()
-        except (ValueError, OverflowError):
+            start = datetime.fromisoformat(str(span.get(_START)))
+        except ValueError:
             problem = f"the span {quoted(own)} has the start {quoted(span.get(_START))}"
             raise fault(problem, "write `start_time` in ISO 8601", "traces.time") from None
+        start = start.replace(tzinfo=start.tzinfo or UTC)
         traces[trace][own] = {**span, _PARENT: parent, _START: start, LINE: line}
     rows, lost = list[tuple[int, dict[str, Any]]](), 0
     for trace, spans in traces.items():

@@ -24,16 +24,13 @@ from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location, require_file, suffix_of
 from engine.sources.io.parquet import read_parquet
 from engine.sources.io.records import read_csv_records, read_json_records
-from engine.sources.runs.forms import LINE, MADE, RESULTS, file_name, query_of, read_records, run_of
+from engine.sources.runs.forms import LINE, RESULTS, file_name, query_of, read_records, run_of
 from engine.sources.runs.read import TextedRun, with_corpus
 from engine.sources.traces.openinference import records_of_spans
 from engine.tables import DOC_ID, DOC_IDS, OUTPUT, QUERY_ID, RANK, RUN, SCORE, SEARCH, STEP
 
 Records = Iterable[tuple[int, Mapping[str, Any]]]
-_Search = dict[str, Any]
-_OUTPUTS = (
-    'recorded outputs in JSONL, JSON, CSV or Parquet: {"query_id": …, "output": …}, and "run"'
-)
+_OUTPUTS = 'recorded outputs: {"query_id": …, "output": text}, and perhaps "run"'
 WHAT = 'traces: {"query_id": …, "step": 1, "search": …, "passages": […]}, or spans of OpenInference'
 _NUMBER = "number the searches of each query 1, 2, … in their order, or name runs by `run`"
 
@@ -67,10 +64,6 @@ def read_traces(
     records, notes = records_of_spans(path, records)
     searches, outputs = _parts(path, records, name or file_name(path))
     batch = read_records(path, ((search[LINE], search) for search in searches), "")
-    for query_id, line in batch.texts.filter(MADE, not carried)[[QUERY_ID, LINE]].iter_rows():
-        problem = f"query {quoted(query_id)} lists a passage without an id, beside `corpus`"
-        remedy = "add ids, or leave `corpus` out, since the traces carry the texts"
-        raise fault(problem, remedy, "traces.ids", line=line)
     listed, corpus, _ = with_corpus([TextedRun(batch.rows, batch.texts)], [path], carried=carried)
     doc_ids = iter(listed[DOC_ID])
     for search in searches:
@@ -89,9 +82,11 @@ def read_traces(
     return Traces(runs, outputs, steps, tuple(notes))
 
 
-def _parts(path: Location, records: Records, name: str) -> tuple[list[_Search], pl.DataFrame]:
+def _parts(
+    path: Location, records: Records, name: str
+) -> tuple[list[dict[str, Any]], pl.DataFrame]:
     """Searches, with their passages, and the outputs."""
-    searches, taken = list[_Search](), Counter[tuple[str, str]]()
+    searches, taken = list[dict[str, Any]](), Counter[tuple[str, str]]()
     answers: list[tuple[int, Mapping[str, Any]]] = []
     for line, record in records:
         fault = partial(InputError, path=path, line=line)
@@ -99,7 +94,8 @@ def _parts(path: Location, records: Records, name: str) -> tuple[list[_Search], 
         step, text, passages = record.get(STEP), record.get(SEARCH), list_in(record, RESULTS)
         here = f"query {quoted(query_id)} has"
         if passages is not None:
-            due = taken[run, query_id] = taken[run, query_id] + 1
+            taken[run, query_id] += 1
+            due = taken[run, query_id]
             if isinstance(step, bool) or step != due:
                 problem = f"{here} the step {quoted(step)} in place of {due}"
                 raise fault(problem, _NUMBER, "traces.step")
@@ -141,15 +137,18 @@ def read_outputs(places: Sequence[Location]) -> pl.DataFrame:
 def outputs_of(path: Location, records: Records, name: str = "") -> pl.DataFrame:
     """The outputs (``tables.OUTPUTS``) of records, of the run ``name`` if they name none.
 
-    ``query_id`` may be the text of a query. An InputError refuses a record without a query or an output.
+    ``query_id`` may be the text of a query. An InputError refuses a record without a query or an output, and a second one.
     """
-    rows: list[tuple[str, str, str]] = []
+    rows: dict[tuple[str, str], str] = {}
     for line, record in records:
         fault = partial(InputError, path=path, line=line)
-        run, query_id = run_of(fault, record) or name, query_of(fault, record)
+        key = run_of(fault, record) or name, (query_id := query_of(fault, record))
         output = record.get(OUTPUT)
         if not isinstance(output, str) or not is_text(output):
             problem = f"query {quoted(query_id)} has {quoted(output)} for its output"
             raise fault(problem, 'write "output" as a text, "" for none', "outputs.text")
-        rows.append((run, query_id, output))
-    return pl.DataFrame(rows, schema=tables.OUTPUTS, orient="row")
+        if key in rows:
+            raise fault(f"query {quoted(query_id)} has two outputs", "keep one", "outputs.twice")
+        rows[key] = output
+    columns = [(*key, output) for key, output in rows.items()]
+    return pl.DataFrame(columns, schema=tables.OUTPUTS, orient="row")

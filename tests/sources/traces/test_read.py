@@ -135,9 +135,7 @@ def test_bad_traces_are_refused_in_a_line(what):
         traces(*rows)
 
 
-def test_passages_without_ids_beside_a_corpus_are_refused():
-    with refused("traces.ids", line=2):
-        traces(GOOD, search(2, [LIMA]), carried=False)
+def test_the_texts_of_passages_count_for_nothing_beside_a_corpus():
     found = traces(search(1, [ARUBA]), search(2, [ARUBA | {"text": "x"}]), carried=False)
     assert found.runs.columns == list(tables.RUNS)
 
