@@ -212,7 +212,7 @@ def _write(
     if parts:
         for name in parts.tables:
             parts.deliver(name, shards.shards, out / f"{name}.parquet")
-    queries = shards.queries().select(list(EVALUATED_QUERIES))
+    queries = shards.queries(EVALUATED_QUERIES).select(list(EVALUATED_QUERIES))
     write_parquet(queries, out / f"{_QUERIES}.parquet")
     _write_unless_empty(result.clusters, out, _CLUSTERS)
     for name in (*_further(result.settings), *traces.TABLES):

@@ -141,7 +141,7 @@ def with_traces(
     """
     settings, shards = result.settings, result.shards
     how = settings.bootstrap.at_fixed_n, clusters_of(result.clusters, settings.bootstrap.cluster)
-    steps = steps.join(shards.queries(), on=QUERY_ID, how="semi", maintain_order="left")
+    steps = steps.join(shards.queries([QUERY_ID]), on=QUERY_ID, how="semi", maintain_order="left")
     parts = result.parts.table("labels", shards.shards) if result.parts else [result.labels]
     pairs, pair = listed(steps), [QUERY_ID, DOC_ID]
     labels = pl.concat(part.drop_nulls(LABEL).join(pairs, pair, "semi") for part in parts)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from itertools import combinations, product
 from operator import eq
 from typing import Any, NamedTuple
@@ -144,13 +145,13 @@ def correlate_cells(
     for positions in together.values():
         group = [cells[position] for position in positions]
         # Equal columns share memory.
-        columns = {column.tobytes(): column for cell in group for column in (cell.x, cell.y)}
+        columns = {_digest(column): column for cell in group for column in (cell.x, cell.y)}
         places = {content: place for place, content in enumerate(columns)}
         methods = (method_of(side(cell.x), side(cell.y), cell.clusters)[0] for cell in group)
         drawn = intervals and "percentile" in methods
         replicates = replicate(
             np.stack(list(columns.values())),
-            [(places[cell.x.tobytes()], places[cell.y.tobytes()]) for cell in group],
+            [(places[_digest(cell.x)], places[_digest(cell.y)]) for cell in group],
             Draws(bootstrap.resamples if drawn else 0, bootstrap.seed, bootstrap.threads),
             leave_out=bootstrap.resamples > 0,
             clusters=group[0].clusters,
@@ -163,6 +164,10 @@ def correlate_cells(
             without = None if replicates.without is None else replicates.without[pair]
             results[position] = CorrelatedCell(figures, without)
     return [results[position] for position in range(len(cells))]
+
+
+def _digest(column: Floats) -> bytes:
+    return sha256(column.tobytes()).digest()
 
 
 def compare_cells(

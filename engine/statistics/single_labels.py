@@ -76,11 +76,13 @@ def unseen(
     right, whole = pl.col(VALUE) >= SUCCESS, ~pl.col(LABEL).list.contains(None)
     events = {RIGHT_UNSEEN: right & ~some, WRONG_DESPITE: ~right & some, _WHOLE: whole}
     scored = label_lists.join(downstream, on=[RUN, QUERY_ID]).filter(some | whole)
-    scored = scored.with_columns(**events).sort(QUERY_ID)
-    for cell, lists in scored.group_by([RUN, K], maintain_order=True):
+    scored = scored.with_columns(**events)
+    # Without the labels, whose copies would be the most of the memory.
+    ordered = scored.drop(LABEL).sort(QUERY_ID)
+    for cell, lists in ordered.group_by([RUN, K], maintain_order=True):
         for name in (RIGHT_UNSEEN, WRONG_DESPITE):
             add_share(cell, lists, name)
-        tau, note = _at_best(lists)
+        tau, note = _at_best(scored.filter(pl.col(RUN) == cell[0], pl.col(K) == cell[1]))
         rows.append((*cell, lists.height, CEILING, tau, math.nan, math.nan, note))
     if known is not None:
         closed = known.rename({tables.KNOWN: RIGHT_CLOSED})
@@ -155,16 +157,19 @@ def by_place(
     scored = label_lists.join(downstream, on=[RUN, QUERY_ID]).filter(pl.col(LABEL).list.len() > 0)
     if scored[LABEL].explode().null_count():
         return tables.empty(tables.BY_PLACE)
+    scored = scored.sort(RUN, QUERY_ID)
     cells, rows = list[Cell](), list[dict[str, Any]]()
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for (run, k), lists in scored.sort(RUN, QUERY_ID).group_by([RUN, K], maintain_order=True):
+    for (run, k), lists in scored.group_by([RUN, K], maintain_order=True):
+        ids: tuple[str, ...] = ()
         # A place at a time: a row for each label would be ten times the lists.
         for place in range(1, lists[LABEL].list.len().to_numpy().max() + 1):
-            label = pl.col(LABEL).list.get(place - 1, null_on_oob=True)
-            frame = lists.select(QUERY_ID, VALUE, label).drop_nulls(LABEL)
-            x, y = (frame[name].round(DECIMALS).to_numpy() for name in (LABEL, VALUE))
-            ids = tuple(frame[QUERY_ID])
-            ids = shared.setdefault(ids, ids)
+            label = lists[LABEL].list.get(place - 1, null_on_oob=True)
+            x = label.drop_nulls().round(DECIMALS).to_numpy()
+            if len(x) != len(ids):  # else these lists reach the place above, too
+                reaching = lists.filter(label.is_not_null())
+                ids, y = tuple(reaching[QUERY_ID]), reaching[VALUE].round(DECIMALS).to_numpy()
+                ids = shared.setdefault(ids, ids)
             cells.append(Cell(str(run), "", "", None, ids, x, y, numbered(ids, clusters)))
             rows.append({RUN: run, K: k, PLACE: place, tables.N: len(x), LABEL: x.mean()})
     for row, result in zip(rows, correlate_cells(cells, bootstrap), strict=True):
