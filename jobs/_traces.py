@@ -20,12 +20,12 @@ from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import with_query_ids
 from engine.sources.traces.read import named_file, read_traces
-from engine.tables import RUN
+from engine.tables import QUERY_ID, RUN, STEP
 from jobs._evaluation_options import given_files
 from jobs._terminal import step
 
 FOLDER = "traces"
-_OWN = re.compile(r"(run-.*|outputs|steps)-[0-9a-f]{8}\.parquet")
+_OWN = re.compile(r"(run-.*|outputs|steps)(-[0-9a-f]{8})?\.parquet")
 
 
 class TraceFiles(NamedTuple):
@@ -53,6 +53,9 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], TraceFil
     for run, file in map(named_file, options["traces"]):
         traces = read_traces(file, run, carried=not options["corpus"])
         runs, outputs, taken = (with_query_ids(table, queries) for table in traces[:3])
+        if taken.select(RUN, QUERY_ID, STEP).is_duplicated().any():
+            problem = "names a query by its id and by its text"
+            raise InputError(problem, "give its id alone", "traces.query", path=file)
         named = {f"run-{name}": own for (name,), own in runs.group_by(RUN, maintain_order=True)}
         tables = {"steps": taken, **named}
         if options["end_to_end"] and not outputs.is_empty():
@@ -72,12 +75,14 @@ def with_traces(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], TraceFil
 
 @contextmanager
 def written(files: TraceFiles, out: Location) -> Iterator[None]:
-    """Write the files of traces; once an evaluation has used them, delete those of earlier ones."""
+    """Write the files of traces; then delete them if there are no results, else those of earlier results."""
     folder, own = folder_at(out) / FOLDER, files.contents
+    surplus = own.keys() - {*folder.names()}
     for name, (content, _) in own.items():
         folder.write(name, content)
     try:
         yield
+        surplus = {*filter(_OWN.fullmatch, folder.names())} - own.keys()
     except InputError as error:
         # Users know their own files.
         sources = {str(folder.place(name)): str(source) for name, (_, source) in own.items()}
@@ -88,4 +93,5 @@ def written(files: TraceFiles, out: Location) -> Iterator[None]:
             problem = problem.replace(place, source)
         parts = problem, error.remedy, error.code
         raise type(error)(*parts, path=sources[str(error.path)]) from None
-    folder.delete(name for name in folder.names() if _OWN.fullmatch(name) and name not in own)
+    finally:
+        folder.delete(surplus)

@@ -82,7 +82,7 @@ def unseen(
     for cell, lists in ordered.group_by([RUN, K], maintain_order=True):
         for name in (RIGHT_UNSEEN, WRONG_DESPITE):
             add_share(cell, lists, name)
-        tau, note = _at_best(scored.filter(pl.col(RUN) == cell[0], pl.col(K) == cell[1]))
+        tau, note = _at_best(scored.filter(pl.col(RUN) == cell[0], pl.col(K).eq_missing(cell[1])))
         rows.append((*cell, lists.height, CEILING, tau, math.nan, math.nan, note))
     if known is not None:
         closed = known.rename({tables.KNOWN: RIGHT_CLOSED})

@@ -109,6 +109,7 @@ BAD = {
     "the place of the tables": ("--traces", "out/traces/bm25.jsonl"),
     "a static run without answers": ("--traces", "bm25.jsonl", "--run", "static.jsonl"),
     "two answers": ("--traces", "dense.jsonl", "answers.jsonl"),
+    "an id and a text of a query": ("--traces", "both.jsonl"),
 }
 
 
@@ -117,7 +118,8 @@ def test_unusable_traces_are_refused_in_a_line(given, capsys, what):
     (given / "out" / "traces").mkdir(parents=True)
     write(given / "out" / "traces" / "bm25.jsonl", BM25)
     write(given / "others.jsonl", [search("q9", 1, ARUBA, output="x")])
-    write(given / "texts.jsonl", [search("q1", 1, {"text": "Of no passage."})])
+    write(given / "texts.jsonl", [search("q1", 1, {"text": ARUBA["text"]})])
+    write(given / "both.jsonl", [search("q1", 1), search("capital of Aruba", 1, ARUBA)])
     write(given / "corpus.jsonl", [ARUBA, LIMA])
     write(given / "static.jsonl", [{"query_id": "q1", "results": [ARUBA, LIMA]}])
     write(
@@ -127,7 +129,7 @@ def test_unusable_traces_are_refused_in_a_line(given, capsys, what):
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("erag: ")]
     assert len(said) == 1
     as_expected(said[0])
-    assert (given / "out" / "traces" / "bm25.jsonl").exists()
+    assert [path.name for path in (given / "out" / "traces").iterdir()] == ["bm25.jsonl"]
 
 
 def test_an_id_is_no_text_of_another_query_and_a_text_is_of_every_query_that_has_it(given):

@@ -60,7 +60,7 @@ def records_of_spans(
             raise fault(problem, "write `start_time` in ISO 8601", "traces.time") from None
         start = start.replace(tzinfo=start.tzinfo or UTC)
         traces[trace][own] = {**span, _PARENT: parent, _START: start, LINE: line}
-    rows, lost = list[tuple[int, dict[str, Any]]](), 0
+    rows, lost, questions = list[tuple[int, dict[str, Any]]](), 0, dict[tuple[str, str], str]()
     for trace, spans in traces.items():
         searches, here = _searches(path, spans), f"trace {quoted(trace)} has"
         outer = [span for span in spans.values() if span[_PARENT] not in spans]
@@ -72,8 +72,11 @@ def records_of_spans(
             raise fault(problem, "export whole traces, of one question each", "traces.root")
         query_id, run = root.get("metadata.query_id"), root.get("metadata.run")
         query = {RUN: run, QUERY_ID: query_id, QUERY: _text(root, "input")}
-        if first_of(query, (QUERY_ID, QUERY)) is None:
+        if (question := first_of(query, (QUERY_ID, QUERY))) is None:
             raise fault(f"{here} no question", "write it into `input.value`", "traces.question")
+        if questions.setdefault((str(run), str(question)), trace) != trace:
+            problem = f"{here} the question of another"
+            raise fault(problem, "keep one, or name runs by `metadata.run`", "traces.question")
         for step, span in enumerate(searches, 1):
             search = {STEP: step, SEARCH: _text(span, "input"), PASSAGES: span[PASSAGES]}
             rows.append((span[LINE], query | search))

@@ -24,7 +24,7 @@ from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location, require_file, suffix_of
 from engine.sources.io.parquet import read_parquet
 from engine.sources.io.records import read_csv_records, read_json_records
-from engine.sources.runs.forms import LINE, RESULTS, file_name, query_of, read_records, run_of
+from engine.sources.runs.forms import LINE, MADE, RESULTS, file_name, query_of, read_records, run_of
 from engine.sources.runs.read import TextedRun, with_corpus
 from engine.sources.traces.openinference import records_of_spans
 from engine.tables import DOC_ID, DOC_IDS, OUTPUT, QUERY_ID, RANK, RUN, SCORE, SEARCH, STEP
@@ -32,7 +32,7 @@ from engine.tables import DOC_ID, DOC_IDS, OUTPUT, QUERY_ID, RANK, RUN, SCORE, S
 Records = Iterable[tuple[int, Mapping[str, Any]]]
 _OUTPUTS = 'recorded outputs: {"query_id": …, "output": text}, and perhaps "run"'
 WHAT = 'traces: {"query_id": …, "step": 1, "search": …, "passages": […]}, or spans of OpenInference'
-_NUMBER = "number the searches of each query 1, 2, … in their order, or name runs by `run`"
+_NUMBER = "number the searches of each query 1, 2, … in their order, and name each run"
 
 
 class Traces(NamedTuple):
@@ -64,6 +64,10 @@ def read_traces(
     records, notes = records_of_spans(path, records)
     searches, outputs = _parts(path, records, name or file_name(path))
     batch = read_records(path, ((search[LINE], search) for search in searches), "")
+    for query_id, line in batch.texts.filter(MADE, not carried)[[QUERY_ID, LINE]].iter_rows():
+        problem = f"query {quoted(query_id)} lists a passage without an id, beside `corpus`"
+        remedy = "add ids, or leave `corpus` out, since the traces carry the texts"
+        raise fault(problem, remedy, "traces.ids", line=line)
     listed, corpus, _ = with_corpus([TextedRun(batch.rows, batch.texts)], [path], carried=carried)
     doc_ids = iter(listed[DOC_ID])
     for search in searches:

@@ -167,7 +167,7 @@ BAD = {
     "a span twice": ("traces.span", 3, root(), S, S),
     "a span without an id": ("traces.span", 2, root(), span(None, "r")),
     "a root without a question": ("traces.question", 1, root(input__value=None), S),
-    "two traces of a question": ("traces.step", 4, root(), S, root(trace="u"), span("s", "r", documents=[A], trace="u")),
+    "two traces of a question": ("traces.question", 2, root(), root(trace="u"), S),
     "searches without documents": ("traces.passageless", None, root(), span("s", "r")),
     "no search": ("traces.passageless", None, root(), span("s", "r", kind="LLM")),
     "no start": ("traces.time", 2, root(), {**S, "start_time": None}),

@@ -123,6 +123,7 @@ BAD = {
     "a text that is a number": ("runs.text", 1, search(1, [{"id": "a", "text": 5}])),
     "an id that is a fraction": ("runs.id", 1, search(1, [{"id": 1.5, "text": "x y"}])),
     "two texts of a passage": ("runs.conflict", 2, search(1, [ARUBA]), search(2, [ARUBA | {"text": "x"}])),
+    "two answers": ("outputs.twice", 2, search(1, ["a"], output="x"), {"query_id": "q1", "output": "y"}),
     "no passage at all": ("traces.passageless", None, search(1, [])),
     "answers alone": ("traces.passageless", None, {"query_id": "q1", "output": "x"}),
 }  # fmt: skip
@@ -135,7 +136,9 @@ def test_bad_traces_are_refused_in_a_line(what):
         traces(*rows)
 
 
-def test_the_texts_of_passages_count_for_nothing_beside_a_corpus():
+def test_passages_without_ids_beside_a_corpus_are_refused():
+    with refused("traces.ids", line=2):
+        traces(GOOD, search(2, [LIMA]), carried=False)
     found = traces(search(1, [ARUBA]), search(2, [ARUBA | {"text": "x"}]), carried=False)
     assert found.runs.columns == list(tables.RUNS)
 
