@@ -38,7 +38,7 @@ PACKAGE = "engine"  # hands on what is asked for, and imports nothing by itself
 LONGEST, WIDEST, EXCEPTIONS = 80, 8, 5
 # Limits of size. Only a change whose issue names a figure raises one.
 LIMITS = {
-    "lines": 51_730,  # of Python in engine/ and jobs/
+    "lines": 51_710,  # of Python in engine/ and jobs/
     "folders": 22,  # folders and modules directly in engine/, jobs/, benchmarks/
     "layers": 11,  # each folder stands above all that it imports from
     "imports": 114,  # pairs of folders of which one imports from the other

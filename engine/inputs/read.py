@@ -163,7 +163,7 @@ def _recorded(
     outputs = with_query_ids(outputs, known)
     for run, query_id in outputs.filter(outputs.select(key).is_duplicated()).select(key).rows():
         problem = f"query {quoted(query_id)} has two outputs of the run {quoted(run)}"
-        raise InputError(problem, "keep one", "outputs.twice")
+        raise InputError(problem, "keep one", "outputs.twice", path=path)
     what = f"answers none of the {{}} [query|queries] of {query_set.numbering.path}"
     remedy = "name their ids or texts"
     others = count_strangers(outputs[QUERY_ID], known[QUERY_ID], what, remedy=remedy, path=path)

@@ -39,8 +39,8 @@ def records_of_spans(
 ) -> tuple[Sequence[tuple[int, Mapping[str, Any]]], list[Note]]:
     """Searches and answers as records of ``read_traces``, and counts of incomplete spans; records of others as they are.
 
-    An InputError refuses a span without ids or start, or twice; a cycle of spans; and a trace without a root or question,
-    or with several roots.
+    An InputError refuses a span without ids or start, or twice; a cycle of spans; a trace without a root or question, or
+    with several roots; and two traces of a question.
     """
     if first_of(records[0][1], _TRACE) is None:
         return records, []
@@ -74,8 +74,8 @@ def records_of_spans(
         query = {RUN: run, QUERY_ID: query_id, QUERY: _text(root, "input")}
         if (question := first_of(query, (QUERY_ID, QUERY))) is None:
             raise fault(f"{here} no question", "write it into `input.value`", "traces.question")
-        if questions.setdefault((str(run), str(question)), trace) != trace:
-            problem = f"{here} the question of another"
+        if (other := questions.setdefault((str(run), str(question)), trace)) != trace:
+            problem = f"{here} the question of trace {quoted(other)}"
             raise fault(problem, "keep one, or name runs by `metadata.run`", "traces.question")
         for step, span in enumerate(searches, 1):
             search = {STEP: step, SEARCH: _text(span, "input"), PASSAGES: span[PASSAGES]}
@@ -83,7 +83,7 @@ def records_of_spans(
         rows.append((root[LINE], query | {OUTPUT: _text(root, "output")}))
     empty, file = sum(record.get(PASSAGES) == [] for _, record in rows), [str(path)]
     return rows, [
-        count_note("lost_parents", lost, "[span|spans] of {} without the parent", about=file),
+        count_note("lost_parents", lost, "[span|spans] of {} whose parent is missing", about=file),
         count_note("empty_searches", empty, "[search|searches] of {} without passages", about=file),
     ]
 

@@ -32,7 +32,7 @@ from engine.tables import DOC_ID, DOC_IDS, OUTPUT, QUERY_ID, RANK, RUN, SCORE, S
 Records = Iterable[tuple[int, Mapping[str, Any]]]
 _OUTPUTS = 'recorded outputs: {"query_id": …, "output": text}, and perhaps "run"'
 WHAT = 'traces: {"query_id": …, "step": 1, "search": …, "passages": […]}, or spans of OpenInference'
-_NUMBER = "number the searches of each query 1, 2, … in their order, and name each run"
+_NUMBER = "number the searches of each query 1, 2, … in their order"
 
 
 class Traces(NamedTuple):
