@@ -9,11 +9,13 @@ import atexit
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    import ray.data
     from ray.job_config import JobConfig
 
 # The setting of ``ray.init`` for a private folder of its sockets and logs; only the command line has a public one.
@@ -76,6 +78,26 @@ def _tail(logs: Path) -> str:
             if lines := [line.strip() for line in text.splitlines() if line.strip()]:
                 return f"{name}: " + " / ".join(lines[-_LINES:])
     return ""
+
+
+def blocks_of(dataset: ray.data.Dataset) -> Iterator[pa.Table]:
+    """The blocks of a data set's results, as they come; if it fails or the iterator is closed, its actors are killed.
+
+    With the public ``iter_batches`` they then hold their CPUs until Python's cyclic collector runs, and the next data set
+    may wait for ever. It also sends statistics of all blocks every five seconds, if large through new shared memory.
+    """
+    import ray
+
+    executor, ended = dataset._create_executor(), False
+    # Held, since it shuts the execution down when it is collected; as an iterator, it would do so without killing.
+    _execution = dataset._execute_dag(executor)
+    _, output = executor._output_node
+    try:
+        for bundle in iter(lambda: output.get_output_blocking(None), None):
+            yield from map(ray.get, bundle.block_refs)
+        ended = True
+    finally:
+        executor.shutdown(force=not ended)
 
 
 def end_process() -> NoReturn:

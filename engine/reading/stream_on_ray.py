@@ -169,7 +169,7 @@ def _results(plans: Plans, local: Local, pool: Pool, ledger: Any) -> Iterator[pa
         fn_constructor_kwargs={"local": local, "ledger": ledger, "commits": commits},
         **options,
     )
-    yield from results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    yield from ray_internals.blocks_of(results)
 
 
 def _plan_batch(batch: pa.Table, plans: Any, ledger: Any) -> Iterator[pa.Table]:

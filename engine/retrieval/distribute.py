@@ -32,7 +32,7 @@ from engine.machine import cluster, device, model_files
 from engine.machine.attempts import Counts, begin, ending_if_fatal, tally_of
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide, one_row_blocks, pool_options, reported
-from engine.machine.ray_internals import end_at_exit
+from engine.machine.ray_internals import blocks_of, end_at_exit
 from engine.machine.watch import OnEvent, PoolTotals, silent, started_here, watched
 from engine.messages.errors import EncodeError, InputError
 from engine.retrieval import flat
@@ -205,7 +205,7 @@ def results_of(
             reported(doing, EncodeError, needs),
             watched(needs, on_event, PoolTotals(), lambda: tally_of(counts)),
         ):
-            for block in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+            for block in blocks_of(dataset):
                 yield from block.to_pylist()
     finally:
         with contextlib.suppress(Exception):

@@ -16,6 +16,7 @@ from unittest.mock import MagicMock
 import polars as pl
 import pytest
 import ray
+from ray.data._internal.stats import _StatsManager
 
 from engine.machine import device, ray_internals
 from engine.machine import pool as pools
@@ -117,6 +118,32 @@ def test_every_read_comes_once_and_one_that_raises_fails_alone():
         assert failed[0] == "t7"
         assert failed[1].startswith(f"ValueError: unknown token ({__file__}:")
         assert got == [f"T{i}" for i in range(20) if i != 7]
+
+
+def all_cpus_free(seconds):
+    """Whether all CPUs are free within these seconds."""
+    end = time.monotonic() + seconds
+    while ray.available_resources().get("CPU", 0) < ray.cluster_resources()["CPU"]:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_the_driver_sends_no_statistics_of_blocks_and_stops_the_actors_when_it_stops(monkeypatch):
+    sent = []
+    monkeypatch.setattr(_StatsManager, "update_iteration_metrics", lambda *of: sent.append(of))
+
+    def slow(text):
+        time.sleep(60 * (text == "t5"))
+        return text
+
+    pieces = units_done(plan_of(6, size=1), actor=host_of(slow), pool=of(1))
+    next(pieces)
+    assert not all_cpus_free(0)
+    pieces.close()
+    assert all_cpus_free(30)
+    assert sent == []
 
 
 def test_planning_waits_for_actors_however_much_the_object_store_would_hold(tmp_path):
@@ -249,6 +276,8 @@ def test_an_actor_that_cannot_start_ends_in_one_line():
     with pytest.raises(ReadError, match="weights are broken") as caught:
         outputs(plan, Broken, actors=1)
     assert "\n" not in str(caught.value)
+    # Whatever holds the error's frames, and before any collection of cycles: a next data set may need the CPUs.
+    assert all_cpus_free(30)
 
 
 def test_a_pool_that_gets_no_node_is_given_up_in_one_line(monkeypatch):
