@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import reduce
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -88,10 +89,8 @@ def written(files: TraceFiles, out: Location) -> Iterator[None]:
         sources = {str(folder.place(name)): str(source) for name, (_, source) in own.items()}
         if str(error.path) not in sources:
             raise
-        problem = error.problem
-        for place, source in sources.items():
-            problem = problem.replace(place, source)
-        parts = problem, error.remedy, error.code
-        raise type(error)(*parts, path=sources[str(error.path)]) from None
+        problem = reduce(lambda text, own: text.replace(*own), sources.items(), error.problem)
+        path = sources[str(error.path)]
+        raise type(error)(problem, error.remedy, error.code, path=path) from None
     finally:
         folder.delete(surplus)

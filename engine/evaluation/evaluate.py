@@ -299,10 +299,9 @@ def check(shards: InputShards, settings: Settings) -> None:
         raise InputError(problem, "give others, or leave it out", "settings.until")
     queries, resolved = shards.queries(), settings.resolved
     refuse_lacking_tables(settings, shards.tables)
-    whole, beside = settings.reader.end_to_end, OUTPUTS in shards.tables
-    if (whole == "recorded") != beside:
-        problem = f"`end_to_end` is {whole} {'beside' if beside else 'without'} `outputs`"
-        raise InputError(problem, "leave one of them out", "settings.outputs")
+    if (settings.reader.end_to_end == "recorded") != (OUTPUTS in shards.tables):
+        problem = "`outputs` need `end_to_end`, and `end_to_end` as recorded needs `outputs`"
+        raise InputError(problem, "give both, or neither", "settings.outputs")
     _refuse_queries(shards, queries, settings)
     from_files = [
         own

@@ -176,8 +176,7 @@ def lines(findings: Findings) -> Iterator[str]:
         (tables.FIRST_USEFUL, ".2f", "steps until the first useful passage"),
         (tables.WITHOUT_USEFUL, ".0%", "questions in which no step brought one"),
     ):
-        rows = runs.filter(pl.col(ANNOTATOR) == annotator, pl.col(tables.FIGURE) == figure)
-        means = dict(rows.select(RUN, VALUE).iter_rows())
+        means = dict(runs.filter(annotator=annotator, figure=figure)[[RUN, VALUE]].iter_rows())
         named = [f"{run} {means[run]:{form}}" for run in findings.runs if run in means]
         yield from [f"{what} ({annotator}): {', '.join(named)}"] * bool(named)
 

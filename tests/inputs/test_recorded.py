@@ -141,12 +141,12 @@ def test_files_name_their_run(tmp_path, monkeypatch):
     rows = [{"query_id": f"q{i}", "output": "" if i % 2 else "Rome"} for i in range(4)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pl.DataFrame(rows).with_columns(run=pl.lit("far")).write_parquet("b.parquet")
-    pl.DataFrame(rows).write_csv("c=d.csv")
+    (tmp_path / "c=d.jsonl").write_text((tmp_path / "a.jsonl").read_text())
     table = read_outputs(["near=a.jsonl", "b.parquet"])
     assert table.select("query_id", "output").rows() == [tuple(row.values()) for row in rows] * 2
     assert table["run"].to_list() == ["near"] * 4 + ["far"] * 4
-    assert named_file("c=d.csv") == ("", "c=d.csv")  # a file of this name
-    assert read_outputs(["c=d.csv"])["run"].to_list() == [""] * 4
+    assert named_file("c=d.jsonl") == ("", "c=d.jsonl")  # a file of this name
+    assert read_outputs(["c=d.jsonl"])["run"].to_list() == [""] * 4
     (tmp_path / "a.jsonl").write_text(
         '{"query_id": 1, "output": "x"}\n{"query_id": 1, "output": 2}\n'
     )

@@ -140,7 +140,6 @@ def write_page(
         script=render.as_it_is("".join(map(render.source, scripts))),
         grids={grid.name: grid for part in parts for grid in part.grids},
         annotators={n: ANNOTATORS[n].meaning for n in findings.annotators if n in ANNOTATORS},
-        recorded=findings.configuration["end_to_end"] == "recorded",
         conditions=conditions_of(findings.summary),
         with_passages=findings.sources is not None,
         data=render.as_it_is(queries.escaped(data)),

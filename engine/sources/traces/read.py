@@ -23,7 +23,7 @@ from engine.sources.fields import list_in
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location, require_file, suffix_of
 from engine.sources.io.parquet import read_parquet
-from engine.sources.io.records import read_csv_records, read_json_records
+from engine.sources.io.records import read_json_records
 from engine.sources.runs.forms import LINE, MADE, RESULTS, file_name, query_of, read_records, run_of
 from engine.sources.runs.read import TextedRun, with_corpus
 from engine.sources.traces.openinference import records_of_spans
@@ -98,8 +98,7 @@ def _parts(
         step, text, passages = record.get(STEP), record.get(SEARCH), list_in(record, RESULTS)
         here = f"query {quoted(query_id)} has"
         if passages is not None:
-            taken[run, query_id] += 1
-            due = taken[run, query_id]
+            due = taken[run, query_id] = taken[run, query_id] + 1
             if isinstance(step, bool) or step != due:
                 problem = f"{here} the step {quoted(step)} in place of {due}"
                 raise fault(problem, _NUMBER, "traces.step")
@@ -123,19 +122,17 @@ def named_file(place: Location) -> tuple[str, Location]:
     return name, file
 
 
-def numbered_records(path: Location, what: str, columns: Sequence[str] = ()) -> Records:
-    """The records of JSON lines, a JSON array, Parquet, or CSV with one of the columns; rows count as lines."""
-    suffix = suffix_of(path := require_file(path, what))
-    if suffix == ".parquet":
+def numbered_records(path: Location, what: str) -> Records:
+    """The records of JSON lines, a JSON array, or Parquet, whose rows count as lines."""
+    if suffix_of(path := require_file(path, what)) == ".parquet":
         return enumerate(read_parquet(path).iter_rows(named=True), 1)
-    is_csv = columns and suffix in (".csv", ".tsv")
-    return read_csv_records(path, what, columns) if is_csv else read_json_records(path, what)
+    return read_json_records(path, what)
 
 
 def read_outputs(places: Sequence[Location]) -> pl.DataFrame:
     """Read recorded outputs from files, each ``RUN=FILE`` or with a field ``run``, as ``outputs_of``."""
-    records = partial(numbered_records, what=_OUTPUTS, columns=[OUTPUT])
-    return pl.concat(outputs_of(at, records(at), run) for run, at in map(named_file, places))
+    named = map(named_file, places)
+    return pl.concat(outputs_of(at, numbered_records(at, _OUTPUTS), run) for run, at in named)
 
 
 def outputs_of(path: Location, records: Records, name: str = "") -> pl.DataFrame:
