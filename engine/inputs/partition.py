@@ -59,6 +59,8 @@ _VERSION = 5
 _MANIFEST = "manifest.json"
 _AGAIN = "delete the folders of shards and passages, and run again"
 _QUERIES, _PASSAGES = "queries.parquet", "passages"
+# Of a shard's number; and within it, of the numbers of runs and the names of tables.
+_name, _run, _table = "shard-{:06d}.zip".format, "run-{}.parquet".format, "table-{}.parquet".format
 # Listed passages from which on an evaluation is large: half a gigabyte of prompts, and a minute to make them.
 LARGE = 200_000
 
@@ -329,18 +331,6 @@ def _parquet(table: pl.DataFrame) -> bytes:
     content = io.BytesIO()
     table.rechunk().write_parquet(content, statistics=False)
     return content.getvalue()
-
-
-def _name(number: int) -> str:
-    return f"shard-{number:06d}.zip"
-
-
-def _run(number: int) -> str:
-    return f"run-{number}.parquet"
-
-
-def _table(name: str) -> str:
-    return f"table-{name}.parquet"
 
 
 def _key(files: InputFiles, k: int, pairs_per_shard: int) -> str:

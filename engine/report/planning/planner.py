@@ -213,7 +213,9 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
         _, queries, lists, _ = listed_queries(files, k=k, parts_of=parts_of)
         counted, buckets = pairs_by_bucket(lists), buckets_of(queries[QUERY])
         evaluated = np.bincount(buckets, minlength=BUCKETS)
-        spans = _spread(halved(counted, evaluated, max(1, pairs // (_PART * _PLACES))))
+        ranges = halved(counted, evaluated, max(1, pairs // (_PART * _PLACES)))
+        count = min(_PLACES, len(ranges))
+        spans = [ranges[int((place + 0.5) * len(ranges) / count)] for place in range(count)]
         inside = np.concatenate([np.arange(low, high) for low, high in spans])
         sampled = queries.filter(pl.Series(np.isin(buckets, inside)))
         rows = pl.concat(part.join(sampled, on=QUERY_ID, how="semi") for part in lists)
@@ -227,11 +229,6 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
         pairs=int(counted.sum()) / max(1, int(counted[inside].sum())),
         lists=queries.height / max(1, sampled.height),
     )
-
-
-def _spread(ranges: Sequence[Range]) -> list[Range]:
-    count = min(_PLACES, len(ranges))
-    return [ranges[int((place + 0.5) * len(ranges) / count)] for place in range(count)]
 
 
 def _read(
