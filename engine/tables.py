@@ -121,25 +121,9 @@ END_TO_END_N = "end_to_end_n"
 RUNS_COMPARED = "runs"
 
 
-def low_of(statistic: str) -> str:
-    return f"{statistic}_{LOW}"
-
-
-def high_of(statistic: str) -> str:
-    return f"{statistic}_{HIGH}"
-
-
-def difference_of(statistic: str) -> str:
-    return f"{statistic}_{DIFFERENCE}"
-
-
-def p_of(statistic: str) -> str:
-    return f"{statistic}_{P}"
-
-
-def p_holm_of(statistic: str) -> str:
-    """The column of a p-value corrected for the other comparisons (Holm)."""
-    return f"{statistic}_{P_HOLM}"
+# The columns of a statistic, by its name. P_HOLM: a p-value corrected for the other comparisons (Holm).
+low_of, high_of, difference_of = (f"{{}}_{name}".format for name in (LOW, HIGH, DIFFERENCE))
+p_of, p_holm_of = (f"{{}}_{name}".format for name in (P, P_HOLM))
 
 
 def _texts(*names: str) -> Schema:

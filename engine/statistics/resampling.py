@@ -93,16 +93,19 @@ def replicate(
     counts = np.bincount(row_of, minlength=len(rows)).astype(np.int32)
     resampled = np.empty((2, len(pairs), draws.number))
     sample: list[Floats] = []
-    without: list[Floats] = []
+    units = len(row_of) if clusters is None else int(clusters.max(initial=-1)) + 1
+    without = np.empty((len(pairs), 2, units)) if leave_out else None
     for tables in _tables_that_fit(rows, pairs, table_bytes):
         fill = partial(_fill, tables, resampled[:, len(sample) :])
         for_each_block(row_of, len(rows), fill, draws, clusters)
+        if without is not None:
+            for pair, table in enumerate(tables, len(sample)):
+                without[pair] = _without(table, counts, row_of, clusters)
         sample += [tau_and_rho([table], counts[None, :])[:, 0, 0] for table in tables]
-        without += [_without(table, counts, row_of, clusters) for table in tables if leave_out]
         tables.clear()  # before the next tables need memory
     tau, rho = np.array(sample).reshape(-1, 2).T
     taus, rhos = resampled
-    return Replicates(tau, rho, taus, rhos, np.array(without) if leave_out else None)
+    return Replicates(tau, rho, taus, rhos, without)
 
 
 def _tables_that_fit(

@@ -44,7 +44,8 @@ SUCCESS = 0.5
 RIGHT_UNSEEN, WRONG_DESPITE = "right_without_label", "wrong_despite_label"
 RIGHT_CLOSED = "right_without_passage"
 CEILING = "tau_ceiling"
-_WHOLE = "whole"
+# Of lists: whether a label is right, and all are known; and a number that equal labels share.
+_SOME, _WHOLE, _GROUP = "some", "whole", "group"
 
 
 def unseen(
@@ -72,17 +73,22 @@ def unseen(
             low, high = mean_interval(event, bootstrap.confidence, codes)
         rows.append((*cell, lists.height, name, event.mean(), low, high, ""))
 
-    some = pl.col(LABEL).list.eval(pl.element() >= SUCCESS).list.any().fill_null(False)
-    right, whole = pl.col(VALUE) >= SUCCESS, ~pl.col(LABEL).list.contains(None)
-    events = {RIGHT_UNSEEN: right & ~some, WRONG_DESPITE: ~right & some, _WHOLE: whole}
-    scored = label_lists.join(downstream, on=[RUN, QUERY_ID]).filter(some | whole)
-    scored = scored.with_columns(**events)
-    # Without the labels, whose copies would be the most of the memory.
-    ordered = scored.drop(LABEL).sort(QUERY_ID)
-    for cell, lists in ordered.group_by([RUN, K], maintain_order=True):
-        for name in (RIGHT_UNSEEN, WRONG_DESPITE):
+    # From here on without the labels, whose copies would be the most of the memory.
+    marked = label_lists.with_row_index(_GROUP).select(
+        RUN,
+        QUERY_ID,
+        pl.col(LABEL).list.eval(pl.element() >= SUCCESS).list.any().fill_null(False).alias(_SOME),
+        (~pl.col(LABEL).list.contains(None)).alias(_WHOLE),
+        pl.col(_GROUP).first().over(LABEL),
+    )
+    scored = marked.join(downstream, on=[RUN, QUERY_ID]).filter(pl.col(_SOME) | pl.col(_WHOLE))
+    right = pl.col(VALUE) >= SUCCESS
+    events = {RIGHT_UNSEEN: right & ~pl.col(_SOME), WRONG_DESPITE: ~right & pl.col(_SOME)}
+    scored = scored.with_columns(**events).sort(QUERY_ID)
+    for cell, lists in scored.group_by([RUN, K], maintain_order=True):
+        for name in events:
             add_share(cell, lists, name)
-        tau, note = _at_best(scored.filter(pl.col(RUN) == cell[0], pl.col(K).eq_missing(cell[1])))
+        tau, note = _at_best(lists)
         rows.append((*cell, lists.height, CEILING, tau, math.nan, math.nan, note))
     if known is not None:
         closed = known.rename({tables.KNOWN: RIGHT_CLOSED})
@@ -93,28 +99,27 @@ def unseen(
 
 
 def _at_best(lists: pl.DataFrame) -> tuple[float, str]:
-    y, labels = lists[VALUE].to_numpy(), lists[LABEL]
+    y = lists[VALUE].to_numpy()
     reasons = {
         "labels were made only as far as measures need them": not lists[_WHOLE].all(),
         "end-to-end scores are not 0 and 1 alone": not np.isin(y, (0, 1)).all(),
         f"the end-to-end score is {y[0]:g} for every query": (y == y[0]).all(),
-        "the labels are the same for every query": labels.n_unique() < 2,
+        "the labels are the same for every query": lists[_GROUP].n_unique() < 2,
     }
     if note := next((f"undefined: {why}" for why, holds in reasons.items() if holds), ""):
         return math.nan, note
-    texts = labels.list.eval(pl.element().cast(pl.String)).list.join(" ")
-    group = texts.rank("dense").to_numpy().astype(np.intp) - 1
-    return ceiling(group, y), f"upper bound, fitted; {group.max() + 1} combinations of labels"
+    groups = lists.group_by(_GROUP).agg(pl.len().alias(N), pl.col(VALUE).sum())
+    best = ceiling(groups[N].to_numpy(), groups[VALUE].to_numpy())
+    return best, f"upper bound, fitted; {groups.height} combinations of labels"
 
 
-def ceiling(group: Ints, y: Floats) -> float:
-    """The greatest tau-b with y (0 or 1) of any function of the group (from 0 without gaps), both of shape (n,).
+def ceiling(size: Ints, right: Floats) -> float:
+    """The greatest tau-b with y (0 or 1) of any function of the group, from groups' sizes and sums of y, of shape (g,).
 
     This function rises with the mean score of a group. An exact search finds the neighbours that share a level: tau is
     ``N / sqrt(D Y)`` for N concordant less discordant pairs, D pairs on two levels and Y pairs of two scores, and
     ``N^2 / D`` is convex, so that it is greatest at a corner of the convex hull of all (D, N). NaN if y does not vary.
     """
-    size, right = np.bincount(group), np.bincount(group, y)
     means, level = np.unique(right / size, return_inverse=True)
     by_level = (np.bincount(level, side, len(means)) for side in (right, size))
     ones, sizes = (np.append(0.0, np.cumsum(side)) for side in by_level)
@@ -154,11 +159,24 @@ def by_place(
 
     Arguments as for ``unseen``; ``label`` is the mean. No rows if some labels are missing.
     """
+    cells, rows = _at_places(label_lists, downstream.select(RUN, QUERY_ID, K, VALUE), clusters)
+    for row, result in zip(rows, correlate_cells(cells, bootstrap), strict=True):
+        figures = result.correlation
+        row |= {RHO: figures.rho, low_of(RHO): figures.rho_low, high_of(RHO): figures.rho_high}
+        note = figures.note.replace("the measure", "the label")
+        row |= {tables.METHOD: figures.method, tables.NOTE: note}
+    return pl.DataFrame(rows, schema=tables.BY_PLACE)
+
+
+def _at_places(
+    label_lists: pl.DataFrame, downstream: pl.DataFrame, clusters: Clusters
+) -> tuple[list[Cell], list[dict[str, Any]]]:
+    """A cell and the first columns for each place: resamples need the memory of the lists."""
     scored = label_lists.join(downstream, on=[RUN, QUERY_ID]).filter(pl.col(LABEL).list.len() > 0)
-    if scored[LABEL].explode().null_count():
-        return tables.empty(tables.BY_PLACE)
-    scored = scored.sort(RUN, QUERY_ID)
     cells, rows = list[Cell](), list[dict[str, Any]]()
+    if scored[LABEL].explode().null_count():
+        return cells, rows
+    scored = scored.sort(RUN, QUERY_ID)
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
     for (run, k), lists in scored.group_by([RUN, K], maintain_order=True):
         ids: tuple[str, ...] = ()
@@ -172,12 +190,7 @@ def by_place(
                 ids = shared.setdefault(ids, ids)
             cells.append(Cell(str(run), "", "", None, ids, x, y, numbered(ids, clusters)))
             rows.append({RUN: run, K: k, PLACE: place, tables.N: len(x), LABEL: x.mean()})
-    for row, result in zip(rows, correlate_cells(cells, bootstrap), strict=True):
-        figures = result.correlation
-        row |= {RHO: figures.rho, low_of(RHO): figures.rho_low, high_of(RHO): figures.rho_high}
-        note = figures.note.replace("the measure", "the label")
-        row |= {tables.METHOD: figures.method, tables.NOTE: note}
-    return pl.DataFrame(rows, schema=tables.BY_PLACE)
+    return cells, rows
 
 
 # With fewer lists, no valid interval is narrow enough to be useful.
