@@ -60,8 +60,8 @@ class InputFiles(CheckedSettings):
             may be given.
         limit: Evaluate only the first queries, this many of them.
         skip_bad: Leave out bad records of the corpus, up to this many, and count them.
-        outputs: Recorded answers of the system itself, scored end to end in place of answers from whole lists: JSON
-            lines or Parquet with query_id, output and run; or RUN=FILE. Several may be given.
+        outputs: Recorded answers of the system itself, scored end to end in place of answers from whole lists: JSONL,
+            JSON or Parquet with query_id, output and run; or RUN=FILE. Several may be given.
         answers: Reference answers by query id, where the queries file has none or others: JSONL, JSON, CSV
             or Parquet with an id and answers, or any layout of queries.
         ignore_identical_ids: Leave out of each list, before the cut at `k`, a document that has the id of its query, as

@@ -91,9 +91,9 @@ def blocks_of(dataset: ray.data.Dataset) -> Iterator[pa.Table]:
     executor, ended = dataset._create_executor(), False
     # Held, since it shuts the execution down when it is collected; as an iterator, it would do so without killing.
     _execution = dataset._execute_dag(executor)
-    _, output = executor._output_node
+    executor.set_external_consumer_bytes(0)  # tasks wait where blocks are not taken
     try:
-        for bundle in iter(lambda: output.get_output_blocking(None), None):
+        for bundle in iter(lambda: executor._output_node[1].get_output_blocking(None), None):
             yield from map(ray.get, bundle.block_refs)
         ended = True
     finally:
