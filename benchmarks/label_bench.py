@@ -125,7 +125,7 @@ def _ceilings(cell: Cell) -> dict[str, float]:
         return {"ceiling": math.nan}
     _, group = np.unique(labels, axis=0, return_inverse=True)
     group = group.reshape(-1)
-    return {"ceiling": ceiling(group, y)}
+    return {"ceiling": ceiling(np.bincount(group), np.bincount(group, y).astype(np.float64))}
 
 
 def orders_of(cell: Cell, bootstrap: Bootstrap) -> dict[str, Any]:
